@@ -23,6 +23,7 @@
 #   make soak    SECONDS=n: real processes, all features, kills and lost answers; SEED=s ROUND=n: one again
 #   make orders  exactly once: 10,000 orders, a worker that is killed 200 times
 #   make bench   the benchmarks behind docs/benchmarks.md
+#   make pictures   the pictures of the console's pages in docs/pictures, anew
 #   make chart   render the chart for its tests, after it was changed: needs Helm 3 or 4 (HELM=path)
 #   make env     .venv with the locked dependencies and this package (all of the above call it)
 #   make env-spark35   .venv-spark35: the same for Spark 3.5, which cannot be beside Spark 4
@@ -182,6 +183,10 @@ hbase-2.5-jars: env system-tools
 
 spark35-jars: env system-tools
 	@$(PY) -m integration.cluster --resolve-connector >/dev/null
+
+.PHONY: pictures
+pictures: env system-tools
+	@cd python && ../$(PY) -m tests.console_pictures
 
 HELM ?= helm
 chart: env

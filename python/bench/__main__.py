@@ -9,6 +9,7 @@ from pathlib import Path
 from bench import (
     backup,
     compaction,
+    console,
     delayed,
     design,
     followers,
@@ -62,6 +63,7 @@ BENCHMARKS = {
     "idle": idle.run,
     "listing": listing.run,
     "start": starting.run,
+    "console": console.run,
     "design": design.run,
     "hbase": hbase.run,
     "instances": instances.run,

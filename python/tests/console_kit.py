@@ -18,8 +18,7 @@ test of that module calls `asyncio.run`.
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
@@ -27,6 +26,7 @@ from playwright.sync_api import (
     Browser,
     BrowserContext,
     ConsoleMessage,
+    Error,
     Page,
     Request,
     Response,
@@ -35,9 +35,6 @@ from playwright.sync_api import (
 )
 
 from tests.http_kit import Served, serving
-from tms.serve.config import Settings
-from tms.serve.listeners import Listeners
-from tms.serve.running import open_fronts
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.memory import MemoryStore
 
@@ -45,6 +42,7 @@ REQUESTS_MAX = 4
 WAIT_MS = 20_000.0  # for an element that a busy machine shows late
 NARROW_PX, WIDE_PX, TALL_PX = 400, 1280, 900
 TABS_MAX = 80
+LEAVING = 20
 BARRIERS = ("serious", "critical")
 _NOT_OF_THE_PAGE = ("about:", "blob:", "data:")
 _IN_RESPONSES = "Failed to load resource"  # Chromium says it of what `_answered` judges
@@ -75,14 +73,8 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def console_served(access: AccessLimits | None = None) -> Iterator[Served]:
-    """A service with all front ends of `tms serve` that need no port; with `access` it wants
-    tokens."""
-    settings = Settings(data=Path("unused"))
-    with serving(
-        MemoryStore(shared=True),
-        network=NetworkOptions(access),
-        open_fronts=lambda service: open_fronts(settings, service, Listeners([]), 50, None),
-    ) as served:
+    """A service with the console and running upkeep; with `access` it wants tokens."""
+    with serving(MemoryStore(shared=True), network=NetworkOptions(access)) as served:
         served.service.engine.start()
         yield served
 
@@ -135,6 +127,8 @@ class Visitor:
     def close(self) -> None:
         """Close all pages."""
         for context in self._contexts:
+            for page in context.pages:
+                _leave(page)
             context.close()
         self._contexts.clear()
 
@@ -151,8 +145,7 @@ class Visitor:
         if not request.url.startswith(self._hosts):
             self.problems.append(f"a request to another host: {request.method} {request.url}")
         page = request.frame.page
-        is_of_page = request.is_navigation_request() and request.frame == page.main_frame
-        if is_of_page and request.redirected_from is None:
+        if request.is_navigation_request() and request.frame == page.main_frame:
             self._requests[page] = []
         requests = self._requests.setdefault(page, [])
         requests.append(f"{request.method} {_path(request.url)}")
@@ -164,9 +157,13 @@ class Visitor:
             self.problems.append(f"{response.status} for {_path(response.url)}")
 
 
-def barriers(page: Page) -> list[str]:
-    """Serious and critical findings of axe-core on the page as it is, with the elements."""
-    found = Axe().run(page).response["violations"]
+def barriers(page: Page, *rules: str) -> list[str]:
+    """Serious and critical findings of axe-core on the page as it is, with the elements: of these
+    rules, or of all."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(Axe().axe_script)
+    options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
+    found = page.evaluate("options => axe.run(options)", options)["violations"]
     return [
         f"{one['id']} ({one['impact']}): {one['help']}: {[two['html'] for two in one['nodes'][:3]]}"
         for one in found
@@ -192,6 +189,14 @@ def tab_to(page: Page, role: str, name: str) -> None:
         if wanted.evaluate("element => element === document.activeElement"):
             return
     raise AssertionError(f"{TABS_MAX} times Tab did not reach the {role} {name!r}")
+
+
+def _leave(page: Page) -> None:
+    """End what the page loads: Playwright waits forever if a context is closed during that."""
+    for _ in range(LEAVING):
+        with suppress(Error):  # another page was on its way
+            page.goto("about:blank")
+            return
 
 
 def _path(url: str) -> str:

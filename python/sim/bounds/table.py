@@ -296,6 +296,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "block.packing.*HEADER*",
         "access.jwks.*_MAX",
         "access.jwks.RSA_BITS_MIN",
+        "access.sessions.SESSIONS_MAX",
         "access.quotas.BURST_S",
         "model.access.*",
         "access.decisions.GUESSES_FREE",
@@ -440,6 +441,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "server.forwarding.CONNECT_S",
         "server.forwarding.LOOK_S",
         "access.decisions.GUESSES_FORGOTTEN_S",
+        "access.sessions.*_S",
         "server.guard.*_S",
         "server.issuer.*_S",
         "server.http.cors.PREFLIGHT_S",
@@ -499,6 +501,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     "It can only cost speed or a connection, and its own tests go to the edge.": (
         "log.search.DAMAGED_ROWS_MAX",
         "access.records._SCAN_BYTES",
+        "access.sessions.*_BYTES",
         "access.decisions.DECISIONS_MAX",
         "access.decisions.RESOURCE_CHARS_MAX",
         "server.http.strangers.REMEMBERED_MAX",

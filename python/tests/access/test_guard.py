@@ -521,7 +521,7 @@ def test_a_decision_costs_little_with_many_tokens_and_grants() -> None:
         exchange: Any = SimpleNamespace(headers=headers, peer_certificate_name=None)
 
         def decide(number: int) -> None:
-            principal, _ = guard._shown(exchange)
+            principal = guard._shown(exchange).principal
             assert guard.decisions.may(principal, Access.PUBLISH, f"topic:default:t{number}")
 
         assert in_yardsticks(decide, fresh=guard.decisions._remembered.clear) < 40

@@ -290,5 +290,5 @@ def test_one_that_was_verified_costs_little(people: People) -> None:
     exchange: Any = SimpleNamespace(
         headers={b"authorization": b"Bearer " + token}, peer_certificate_name=None
     )
-    assert guard._shown(exchange)[0] == "ann"
+    assert guard._shown(exchange).principal == "ann"
     assert in_yardsticks(lambda _: guard._shown(exchange)) < 30

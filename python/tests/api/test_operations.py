@@ -121,6 +121,7 @@ VALUES |= {
     "logger": _words,
     "for_s": st.none() | st.floats(0.001, FOR_S_MAX),
     "everywhere": st.booleans(),
+    "one_time": st.booleans(),
 }
 _tokens_of_access = st.from_regex("[0-9a-f]{12}", fullmatch=True)
 _backups = st.from_regex("[0-9a-f]{32}", fullmatch=True)

@@ -74,6 +74,8 @@ NEEDS_MORE = {  # the id of an existing object
     "transactions.invalidate",
     "delayed.cancel",
     "access.revoke_token",
+    "access.redeem_link",
+    "access.end_session",
     "backups.files",
     "backups.read",
     "backups.end",

@@ -152,6 +152,16 @@ def test_live_parts_that_a_page_does_not_have(reader: PageReader) -> None:
     assert "event: ended" in events.html and "no part" in events.html
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (1_023, "1023 B"), (1_024, "1 KiB"), (700 << 20, "700 MiB"), (None, "?")],
+)
+def test_sizes(value: int | None, text: str) -> None:
+    from tms.console.rendering import size
+
+    assert size(value) == text
+
+
 def test_hidden_characters_are_shown() -> None:
     from tms.console.rendering import visible
 

@@ -7,5 +7,6 @@ jwks       the keys of an issuer, and signatures by them: pure
 tokens     bearer tokens: made, read and digested: pure
 scram      SCRAM at the side that knows verifiers: pure
 quotas     how much a principal may still ask for: pure
+sessions   sessions of people at the console, and links for them, in the store
 records    tokens, grants and quotas in the store, the same at every instance of a cluster
 """

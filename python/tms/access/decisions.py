@@ -41,11 +41,13 @@ _audit = EventLog("tms.audit")
 class AccessRequest(Protocol):
     """A request of any protocol, as decisions and the audit log see it. `principal` is empty until
     it is identified; `instance` forwarded the request and is empty for clients; `operation` names
-    what is asked for; `charged` bytes of `sent` have been counted for the quota."""
+    what is asked for; `via` names the front end that asks for the client, and is empty without one;
+    `charged` bytes of `sent` have been counted for the quota."""
 
     principal: str
     instance: str
     operation: str
+    via: str
     request_id: str
     received: int
     sent: int
@@ -298,13 +300,13 @@ def topic_resource(name: TopicName) -> str:
 
 def _facts(request: AccessRequest) -> dict[str, str]:
     """The principal of a request and its origin, for the audit log."""
-    forwarded = {"instance": request.instance} if request.instance else {}
+    also = {"instance": request.instance, "via": request.via}
     return {
         "principal": request.principal,
         "operation": request.operation,
         "request_id": request.request_id,
         "address": request.peer_address,
-    } | forwarded
+    } | {name: value for name, value in also.items() if value}
 
 
 def _within(resource: str, kind: str) -> str:

@@ -20,18 +20,21 @@ import msgspec
 
 from tms.access import scram
 from tms.access.grants import Grants
+from tms.access.sessions import Sessions
 from tms.access.tokens import ID_BYTES, SECRET_BYTES, digest, make
-from tms.errors import DataCorrupt, Forbidden, Invalid, NotFound, StorageUnavailable
+from tms.errors import Conflict, DataCorrupt, Forbidden, Invalid, NotFound, StorageUnavailable
 from tms.model import keys
 from tms.model.access import (
     EVERYBODY,
     EXPIRES_S_MAX,
     Access,
     AccessDecision,
+    Credential,
     Grant,
     Identity,
     NewToken,
     Quota,
+    SessionInfo,
     TokenInfo,
     check_grantee,
     check_pattern,
@@ -93,6 +96,7 @@ class AccessRecords:
         self._lock = threading.Lock()  # one at a time reads
         self._known: _ReadRecords | None = None
         self.when_changed: Callable[[], None] = lambda: None
+        self.sessions = Sessions(metadata, clock, self._is_valid)
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -161,12 +165,40 @@ class AccessRecords:
         return new
 
     def revoke_token(self, id: str) -> None:
-        """Let a token be valid no more. Raises `NotFound`."""
+        """Let a token be valid no more, and with it its sessions; or end a session. Raises
+        `NotFound`."""
         key = keys.TOKEN_PREFIX + id.encode()
-        if self._metadata.get(key) is None:
-            raise NotFound(f"There is no token {id!r:.40}; see `tms token list`.")
+        raw = self._metadata.get(key)
+        if raw is None:
+            if not self.sessions.end(id):
+                raise NotFound(f"There is no token {id!r:.40}; see `tms token list`.")
+            return
         self._metadata.delete([key])
         self._changed()
+        self.sessions.end_those_of(id, _decoded(key, raw, TokenRecord).principal)
+
+    def list_sessions(self) -> list[SessionInfo]:
+        """All sessions of the console, and links for them, that are valid, by principal."""
+        return self.sessions.all()
+
+    def create_session(
+        self, one_time: bool = False, *, shown: Credential | None = None
+    ) -> NewToken:
+        """A session of the console for the caller, or a link that becomes one, once. It ends with
+        the token that the caller shows. Raises `Conflict` without access control."""
+        return self.sessions.create(_required(shown), one_time)
+
+    def redeem_link(self, *, shown: Credential | None = None) -> NewToken:
+        """The session for the link that the caller shows as its token. Raises `NotFound` for
+        another credential, `Unauthenticated` if the link was used already."""
+        return self.sessions.redeem(_required(shown))
+
+    def end_session(self, *, shown: Credential | None = None) -> None:
+        """End the session that the caller shows. Raises `NotFound` for another credential."""
+        credential = _required(shown)
+        if not credential.session:
+            raise NotFound("This credential is no session of the console; there is none to end.")
+        self.sessions.end(credential.session)
 
     def list_grants(self, principal: str | None = None) -> list[Grant]:
         """All grants, or those of a principal. Raises `Invalid`."""
@@ -267,6 +299,11 @@ class AccessRecords:
             raise StorageUnavailable("A token with this id is there already. Try again.")
         return NewToken(token.id, principal, now_ms, expires_ms, token.text)
 
+    def _is_valid(self, id: str, principal: str) -> bool:
+        """True if a token with this id is valid and of this principal."""
+        token = self._read().tokens.get(id)
+        return token is not None and token.principal == principal and not self._has_expired(token)
+
     def _has_expired(self, record: TokenRecord) -> bool:
         return 0 < record.expires_ms <= self._clock.now_ms()
 
@@ -352,6 +389,12 @@ class AccessRecords:
 
 def _checked(principal: str, verb: str, pattern: str) -> Grant:
     return Grant(check_grantee(principal), check_verb(verb), check_pattern(pattern))
+
+
+def _required(shown: Credential | None) -> Credential:
+    if shown is None:
+        raise Conflict("Access is not controlled here: the console asks nobody to sign in.")
+    return shown
 
 
 def _key(grant: Grant) -> bytes:

@@ -7,11 +7,13 @@ Invariants
 * A token is looked up by its digest, so how long that takes says nothing of another token.
 """
 
+import re
 from hashlib import sha256
 from typing import NamedTuple
 
 PREFIX = "tms_"
 ID_BYTES, SECRET_BYTES = 6, 32
+TOKEN = re.compile(rb"tms_([0-9a-f]{12})_[0-9a-f]{64}")  # its id is the group
 
 
 class MadeToken(NamedTuple):

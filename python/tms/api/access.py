@@ -4,7 +4,7 @@ from typing import Annotated, Protocol
 
 from msgspec import Meta
 
-from tms.api.operation import Caller, Named, Repeat, Resource, delete, get, post, put
+from tms.api.operation import Caller, Named, Repeat, Resource, Shown, delete, get, post, put
 from tms.model.access import (
     EXPIRES_S_MAX,
     GRANTEE,
@@ -16,10 +16,12 @@ from tms.model.access import (
     VERBS,
     Access,
     AccessDecision,
+    Credential,
     Grant,
     Identity,
     NewToken,
     Quota,
+    SessionInfo,
     TokenInfo,
 )
 from tms.model.spelling import either, one_of, spelled
@@ -81,7 +83,28 @@ class AccessApi(Protocol):
 
     @delete("access/tokens/{id}", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
     def revoke_token(self, id: TokenId) -> None:
-        """Revoke a token."""
+        """Revoke a token with its sessions, or end a session of the console."""
+
+    @get("access/sessions", Resource.ACCESS, Access.MANAGE)
+    def list_sessions(
+        self,
+    ) -> Annotated[list[SessionInfo], Named("AccessSessions", "Sessions.", "sessions")]:
+        """All sessions of the console, and one-time links, without their secrets."""
+
+    @post("access/sessions", Resource.ACCESS, Access.KNOWN, repeat=Repeat.UNSAFE)
+    def create_session(
+        self, one_time: bool = False, *, shown: Annotated[Credential | None, Shown] = None
+    ) -> NewToken:
+        """A session of the console for the caller, or a one-time link. Its text is shown this
+        once."""
+
+    @post("access/sessions/redeem", Resource.ACCESS, Access.KNOWN, repeat=Repeat.UNSAFE)
+    def redeem_link(self, *, shown: Annotated[Credential | None, Shown] = None) -> NewToken:
+        """The session of the console for a one-time link, which is shown as the bearer token."""
+
+    @delete("access/sessions/own", Resource.ACCESS, Access.KNOWN, repeat=Repeat.UNTIL_GONE)
+    def end_session(self, *, shown: Annotated[Credential | None, Shown] = None) -> None:
+        """End the session that the caller shows."""
 
     @get("access/grants", Resource.ACCESS, Access.MANAGE)
     def list_grants(

@@ -1,6 +1,6 @@
 """The console: pages of the service for people, rendered here and read in a browser.
 
-settings    the section of the settings; opens the front end
+settings    the section of the settings, and the front end, which loads the rest when it is asked
 console     answers requests below `/console`: sessions, pages, files, errors
 visit       one request for a page: its query or form, its questions to operations, its rights
 forms       forms: their fields, and their tokens against forgery

@@ -15,7 +15,7 @@ from http.cookies import CookieError, SimpleCookie
 
 from tms.api import routes
 from tms.api.routes import MethodNotAllowed
-from tms.console.forms import FORM_BYTES_MAX, FormKey, new_browser_key
+from tms.console.forms import FORM_BYTES_MAX, OPEN_BYTES_MAX, FormKey, new_browser_key
 from tms.console.live import LIVE, LiveParts
 from tms.console.pages.problems import problem_page
 from tms.console.pages.signing_in import to_sign_in
@@ -38,11 +38,9 @@ from tms.server.front import FrontApp
 from tms.server.http.compression import coding_of
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import path_text
-from tms.server.problems import refuse
 from tms.server.router import RouteTable
 from tms.server.service import Service
 
-CONSOLE = "console"  # in metrics and logs
 SESSION = "tms_session"
 BROWSER = "tms_browser"
 NOTICE = "tms_notice"
@@ -67,7 +65,7 @@ _STATIC = b"/console/static/"
 
 
 class Console:
-    """Answers browsers; see `server.front.Paths`. Used by the event loop's thread."""
+    """Answers browsers. Used by the event loop's thread."""
 
     def __init__(self, service: Service, has_tls: bool) -> None:
         self._service = service
@@ -80,18 +78,9 @@ class Console:
         )
         self._live = LiveParts(service, self._page)
 
-    def has(self, path: bytes) -> bool:
-        """True for `/console` and everything below."""
-        return path == b"/console" or path.startswith(b"/console/")
-
-    def refuse(self, exchange: Exchange, error: TMSError) -> None:
-        """Answer with an error outside of a page."""
-        refuse(exchange, error)
-
     async def answer(self, exchange: Exchange, app: FrontApp) -> None:
         """Answer a request. Raises `Disconnected`."""
         exchange.also = b""  # pages of other origins read nothing here, whatever `cors` allows
-        exchange.operation = CONSOLE
         if _ACCEPT_ENCODING in exchange.headers:
             exchange.coding = coding_of(exchange.headers[_ACCEPT_ENCODING])
         if exchange.path.startswith(_STATIC):
@@ -123,16 +112,18 @@ class Console:
     async def _shown(self, visit: Visit) -> PageAnswer:
         exchange = visit.exchange
         if exchange.path == LIVE:
-            await self._identify(visit)
+            await visit.identify()
             return Streamed(self._live.events(visit))
         route, varying = self._route(exchange)
         if exchange.method == "POST":
             self._require_own_origin(exchange)
-            async with self._service.received(exchange, FORM_BYTES_MAX) as body:
+        if not route.is_open:
+            await visit.identify()
+        if exchange.method == "POST":
+            bytes_max = OPEN_BYTES_MAX if route.is_open else FORM_BYTES_MAX
+            async with self._service.received(exchange, bytes_max) as body:
                 visit.read_form(exchange.headers.get(b"content-type", b""), bytes(body.data))
             visit.require_form()
-        if not route.is_open:
-            await self._identify(visit)
         return await route.show(visit, *varying)
 
     def _route(self, exchange: Exchange) -> tuple[PageRoute, list[str]]:
@@ -146,11 +137,6 @@ class Console:
             allowed = sorted(methods)
             raise MethodNotAllowed(f"This page takes {' and '.join(allowed)}.", allowed=allowed)
         return route, [path_text(one) for one in varying]
-
-    async def _identify(self, visit: Visit) -> None:
-        """Find out whose session it is. Raises `Unauthenticated`."""
-        if self._service.guard is not None:
-            visit.exchange.principal = (await visit.ask("access.whoami")).principal
 
     async def _page(self, visit: Visit) -> WebPage:
         """The page at which a visitor looks, for its live parts. Raises `NotFound`."""

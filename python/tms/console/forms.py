@@ -22,6 +22,7 @@ from tms.runtime.clock import Clock
 
 FORM_TYPE = b"application/x-www-form-urlencoded"
 FORM_BYTES_MAX = 12 << 20  # a message of 8 MiB and its escapes
+OPEN_BYTES_MAX = 64 << 10  # of a visitor without a session
 FIELDS_MAX = 1_000
 FORM_S = 12 * 3_600
 KEY_BYTES = 32

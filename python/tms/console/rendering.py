@@ -43,7 +43,7 @@ def size(value: int | None) -> str:
     """Bytes in the unit that suits them; `?` if they are unknown."""
     if value is None:
         return "?"
-    unit = min(max(value, 1).bit_length() // 10, len(_UNITS) - 1)
+    unit = min((max(value, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
     return f"{value} B" if unit == 0 else f"{value / (1 << 10 * unit):.3g} {_UNITS[unit]}"
 
 

@@ -81,6 +81,7 @@ class Visit:
         self.exchange = exchange
         self.url = url
         self.key = key
+        self.principal = ""  # empty until it is identified, and without access control
         self.fields: Mapping[str, list[str]] = {}  # of the form
         self.app = app
         self._service = service
@@ -159,10 +160,15 @@ class Visit:
         except TMSError as error:
             return None, error
 
+    async def identify(self) -> None:
+        """Find out whose session it is. Raises `Unauthenticated`."""
+        if self.is_guarded:
+            self.principal = (await self.ask("access.whoami")).principal
+
     def may(self, verb: Access, resource: str) -> bool:
         """True if the visitor's principal may do this."""
         guard = self._service.guard
-        return guard is None or guard.decisions.may(self.exchange.principal, verb, resource)
+        return guard is None or guard.decisions.may(self.principal, verb, resource)
 
     def may_some(self, verb: Access, namespace: str) -> bool:
         """True if the visitor's principal may do this with some topics of a namespace."""
@@ -177,8 +183,9 @@ class Visit:
         """A visit of the same browser and session to another address."""
         path, _, query = target.partition("?")
         exchange = asked_as(self.exchange, path.encode(), query.encode())
-        exchange.principal = self.exchange.principal
-        return Visit(self._service, self.app, exchange, self.key, self.url)
+        visit = Visit(self._service, self.app, exchange, self.key, self.url)
+        visit.principal = self.principal
+        return visit
 
     def is_at(self, path: str) -> bool:
         """True if this page belongs to the section at a path."""
@@ -220,7 +227,7 @@ class Visit:
     def _values(self, page: WebPage) -> dict[str, Any]:
         """The values of a page with those that all pages have."""
         now_ms = self._service.clock.now_ms()
-        common = {"visit": self, "principal": self.exchange.principal, "now_ms": now_ms}
+        common = {"visit": self, "principal": self.principal, "now_ms": now_ms}
         return common | dict(page.values)
 
 

@@ -100,6 +100,33 @@ class NewToken:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A session of the console, or a one-time link for one (`is_link`), without its secret. `token`
+    is the id of the token that it ends with; empty: it was made with a JWT or a certificate. Times
+    in ms since 1970."""
+
+    id: str
+    principal: str
+    token: str
+    created_ms: int
+    expires_ms: int
+    is_link: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The proof of a principal that came with a request. `expires_ms`: in ms since 1970, 0: never;
+    `token`: the id of the token, or of that with which the session was made, empty for a JWT or a
+    certificate; `session`: the id of the session or link, empty without one."""
+
+    principal: str
+    expires_ms: int = 0
+    token: str = ""
+    session: str = ""
+    is_link: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AccessDecision:
     """The decision about a permission, and the grant that gives it."""
 

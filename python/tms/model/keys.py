@@ -46,6 +46,7 @@ Keys in `metadata`, all ASCII:
     access/token/{id}                      a token; this and the next are of `tms.access.records`
     access/grant/{principal}/{verb}/{pattern}
     access/quota/{principal}
+    access/session/{id}                    of the console; of `tms.access.sessions`
     access/peers                           of earlier versions; a service drops it
     access/changes                         number of changes of any of these
 
@@ -84,6 +85,7 @@ KAFKA_CLUSTER_ID = b"kafka/cluster-id"
 TOKEN_PREFIX = b"access/token/"
 GRANT_PREFIX = b"access/grant/"
 QUOTA_PREFIX = b"access/quota/"
+SESSION_PREFIX = b"access/session/"
 PEER_SECRET = b"access/peers"
 ACCESS_CHANGES = b"access/changes"
 TOPIC_UID_MAX = 2**32 - 1

@@ -49,11 +49,11 @@ def load(file: Path | None, flags: Mapping[str, object]) -> Settings:
 def flag_of(key: str) -> str:
     """The flag that says this key: its last part; with the section before it where another section
     has the same, other than `server` and `kafka`, for `tls`, as clients have --cert and --key, and
-    for `jwt` and `kafka`, whose parts say little alone."""
+    for `jwt`, `kafka` and `console`, whose parts say little alone."""
     section, _, last = key.rpartition(".")
     others = [other for other in _known_keys() if not other.startswith("kafka.")]
     alone = sum(other.rpartition(".")[2] == last for other in others) == 1
-    short = section == "server" or (alone and section not in ("tls", "jwt", "kafka"))
+    short = section == "server" or (alone and section not in ("tls", "jwt", "kafka", "console"))
     name = last if short else f"{section}-{last}"
     return f"--{name.replace('_', '-')}"
 

@@ -9,6 +9,7 @@ would over HTTP, and gets its result.
 * The answer is collected, so that only answers of bounded size may be asked for.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,12 @@ class AskedExchange(Exchange):
 
     asker: Exchange
     answer: bytearray = msgspec.field(default_factory=bytearray)
+
+    async def sleep(self, woken: "asyncio.Future[None]", timeout_s: float) -> None:
+        """Wait as the client's request would: no longer than the client does."""
+        await self.asker.sleep(woken, timeout_s)
+        self.disconnected = self.asker.disconnected
+        self.hurried = self.asker.hurried
 
     def respond(self, status: int, head: bytes, body: Buffer = b"") -> None:
         """Keep an answer."""
@@ -129,6 +136,7 @@ async def through(
     exchange.headers = asked.headers
     exchange.also = also
     await app(exchange)
+    exchange.principal = ""  # the answer has been counted for its quota
 
 
 def _exchange(asker: Exchange, authorization: bytes, question: AskedOperation) -> AskedExchange:
@@ -151,6 +159,7 @@ def asked_as(asker: Exchange, path: bytes, query: bytes) -> AskedExchange:
         asker=asker,
         connection=asker.connection,
         request_id=asker.request_id,
+        via=asker.via,
         method="GET",
         path=path,
         query=query,
@@ -168,5 +177,7 @@ def _result(operation: Operation, answer: bytearray) -> Any:
     shape = operation.form.answer.get(routes.JSON)
     if shape is None or not answer:
         return None
+    if isinstance(shape, tuple):  # the first answers JSON
+        shape = shape[0]
     sent = bodies.decode(answer, shape)
     return sent if operation.answer is None or operation.by_hand else operation.answer.decode(sent)

@@ -2,6 +2,7 @@
 `access.decisions` decide.
 
     token, JWT of a trusted issuer, or client certificate ─▶ principal ─▶ decisions
+    session of the console, by its pages; one-time link, where it is redeemed ─▶ principal
     token, JWT or proof of SCRAM, by a connection ─▶ session ─▶ principal of its requests
     instance of the cluster, by its proof (`cluster/identity`) ─▶ the principal that it names
 
@@ -16,6 +17,8 @@ Invariants
 * A principal named by an issuer or a CA is a principal like others, and never one that TMS makes
   itself.
 * No token is logged, neither a valid one nor a wrong one.
+* A session of the console is no token of any other request, and a link is none but of the operation
+  that redeems it.
 * A request with an invalid proof is refused, whatever else it shows.
 """
 
@@ -29,8 +32,9 @@ from tms.access.decisions import GUESSES_FREE, AccessDecisions, AccessRequest
 from tms.access.decisions import INSTANCE as INSTANCE_NAME
 from tms.access.jwt import UnknownKey, is_jwt
 from tms.access.records import FIRST, AccessRecords, TokenRecord
-from tms.access.tokens import digest
+from tms.access.tokens import TOKEN, digest
 from tms.api.operation import Operation, Resource
+from tms.api.operations import OPERATIONS
 from tms.cluster.identity import (
     InstanceIdentity,
     Proven,
@@ -46,7 +50,7 @@ from tms.errors import (
     Unauthenticated,
     Unavailable,
 )
-from tms.model.access import Access, is_principal
+from tms.model.access import Access, Credential, is_principal
 from tms.runtime.clock import Clock
 from tms.server.forwarding import HOP, PEER, PRINCIPAL
 from tms.server.http.exchange import Exchange
@@ -61,9 +65,9 @@ KEY_LOOK_S = 0.02  # until the first look; twice as long until each next one
 EXPIRY_S = 1.0  # after its token has expired, at the latest, a request that waits is ended
 INSTANCE = INSTANCE_NAME.encode()  # in the header that names the principal
 _BEARER = b"bearer "
-_A_TOKEN = re.compile(rb"tms_[0-9a-f]{12}_[0-9a-f]{64}")
 _VALUES = re.compile(rb"[&=]")
 _WAITING = ("fetch", "receive")  # operations that may wait for long
+_REDEEMS = OPERATIONS["access.redeem_link"].name
 _NOT_VALID = (
     "The token is not valid here: it was mistyped, revoked, or has expired. Ask an administrator "
     "for another one."
@@ -154,16 +158,19 @@ class Guard:
         """A session of a principal that shows its token. Raises `Unauthenticated`, `Unavailable`,
         after a pause if the client guesses."""
         try:
-            name, expires_ms = await self._with_keys(partial(self._named_by, token))
-            if name != principal:
+            shown = await self._with_keys(partial(self._named_by, token))
+            if shown.principal != principal:
                 raise Unauthenticated(_NOT_VALID)
         except (Unauthenticated, Unavailable):
             await self.refuse(request, "wrong token")
             raise
         if self._issuer is not None and b"." in token:
             # Not a `partial`: its repr would show the token.
-            return PrincipalSession(name, expires_ms, lambda: self._is_named_by(token, principal))
-        return self._session_of(principal, digest(token), expires_ms)
+            expires_ms = shown.expires_ms
+            return PrincipalSession(
+                principal, expires_ms, lambda: self._is_named_by(token, principal)
+            )
+        return self._session_of(principal, digest(token), shown.expires_ms)
 
     def session_of(self, token: TokenRecord) -> PrincipalSession:
         """A session of a principal that has proved to know this token."""
@@ -193,7 +200,7 @@ class Guard:
 
     def _is_named_by(self, token: bytes, principal: str) -> bool:
         try:
-            return self._named_by(token)[0] == principal
+            return self._named_by(token).principal == principal
         except TMSError:
             return False
 
@@ -212,15 +219,26 @@ class Guard:
             exchange.principal = exchange.headers.get(PRINCIPAL, INSTANCE).decode("latin-1")
             return
         try:
-            exchange.principal, expires_ms = await self._with_keys(partial(self._shown, exchange))
+            shown = await self._credential(exchange)
         except (Unauthenticated, Unavailable):
             if AUTHORIZATION not in exchange.headers:
                 self.decisions.note_refusal(exchange, "no token")
             else:
                 await self.refuse(exchange, "wrong token")
             raise
-        if expires_ms and exchange.operation in _WAITING:
-            self._expire(exchange, expires_ms)
+        exchange.credential = shown
+        exchange.principal = shown.principal
+        if shown.expires_ms and exchange.operation in _WAITING:
+            self._expire(exchange, shown.expires_ms)
+
+    async def _credential(self, exchange: Exchange) -> Credential:
+        """The credential that a request shows. Raises `Unauthenticated`, `Unavailable`."""
+        if (exchange.via or exchange.operation == _REDEEMS) and AUTHORIZATION in exchange.headers:
+            find = self._records.sessions.find
+            shown = await asyncio.to_thread(find, _bearer(exchange.headers[AUTHORIZATION]))
+            if shown is not None and shown.is_link == (exchange.operation == _REDEEMS):
+                return shown
+        return await self._with_keys(partial(self._shown, exchange))
 
     def _expire(self, request: AccessRequest, expires_ms: int) -> None:
         self._expiring[request] = expires_ms
@@ -236,37 +254,34 @@ class Guard:
                 raise
             return look()
 
-    def _shown(self, exchange: Exchange) -> tuple[str, int]:
-        """The principal that a request's token or certificate names, and the expiry of that token
-        in ms since 1970; 0: never."""
+    def _shown(self, exchange: Exchange) -> Credential:
+        """The credential of a request's token or certificate."""
         authorization = exchange.headers.get(AUTHORIZATION)
         if authorization is None:
             name = exchange.peer_certificate_name
             if HOP in exchange.headers:
                 name = None  # it is the one of the instance that forwards
             if name is not None and _may_be_named(name):
-                return name, 0
+                return Credential(name)
             raise Unauthenticated(
                 "This service wants to know who asks: send `Authorization: Bearer TOKEN`, "
                 "tms.connect(url, token=…), or TMS_TOKEN. An administrator makes one with `tms "
                 "token create`."
             )
-        token = authorization[len(_BEARER) :].strip()
-        if authorization[: len(_BEARER)].lower() != _BEARER or not token:
-            raise Unauthenticated("Only `Authorization: Bearer TOKEN` is understood.")
-        return self._named_by(token)
+        return self._named_by(_bearer(authorization))
 
-    def _named_by(self, token: bytes) -> tuple[str, int]:
-        """The principal of a token or JWT, and its expiry."""
+    def _named_by(self, token: bytes) -> Credential:
+        """The credential of a token or JWT."""
         if len(token) <= TOKEN_BYTES_MAX:
             if self._issuer is not None and b"." in token:  # which those of the records have not
                 return self._named_by_issuer(self._issuer, token)
             record = self._records.token(token)
-            if record is not None:
-                return record.principal, record.expires_ms
+            spelled = TOKEN.fullmatch(token)
+            if record is not None and spelled is not None:
+                return Credential(record.principal, record.expires_ms, spelled[1].decode())
         raise Unauthenticated(_NOT_VALID)
 
-    def _named_by_issuer(self, issuer: TrustedIssuer, token: bytes) -> tuple[str, int]:
+    def _named_by_issuer(self, issuer: TrustedIssuer, token: bytes) -> Credential:
         verified = issuer.verified(token)
         if not _may_be_named(verified.principal):
             raise Unauthenticated(
@@ -274,7 +289,7 @@ class Guard:
                 "to 128 of A-Z a-z 0-9 _ . @ -, beginning with a letter, a digit or _. Let the "
                 "service take another claim (jwt.principal)."
             )
-        return verified.principal, verified.expires_ms
+        return Credential(verified.principal, verified.expires_ms)
 
     async def _believe(self, exchange: Exchange) -> None:
         """Admit a request of an instance, and set `exchange.instance`. Raises `Forbidden`,
@@ -331,15 +346,25 @@ class Guard:
     def _is_still_known(self, exchange: Exchange) -> bool:
         if exchange.instance:
             return True  # the instance that asks looks after it
+        if exchange.credential is not None and exchange.credential.session:
+            return self._records.sessions.is_lasting(exchange.credential)
         try:
-            return self._shown(exchange)[0] == exchange.principal
+            return self._shown(exchange).principal == exchange.principal
         except TMSError:
             return False
 
 
+def _bearer(authorization: bytes) -> bytes:
+    """The token in the header of a request. Raises `Unauthenticated`."""
+    token = authorization[len(_BEARER) :].strip()
+    if authorization[: len(_BEARER)].lower() != _BEARER or not token:
+        raise Unauthenticated("Only `Authorization: Bearer TOKEN` is understood.")
+    return token
+
+
 def has_token(query: bytes) -> bool:
     """True if a query, or a part of a path, contains a token."""
-    if b"tms_" in query and _A_TOKEN.search(query):
+    if b"tms_" in query and TOKEN.search(query):
         return True
     return b"eyJ" in query and any(
         part.startswith(b"eyJ") and is_jwt(part) for part in _VALUES.split(query)

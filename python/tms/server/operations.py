@@ -83,6 +83,8 @@ class OperationEndpoint:
             arguments |= operation.in_query(parameters(exchange.query, self._parameters))
         if operation.caller is not None:
             arguments[operation.caller] = exchange.principal
+        if operation.shown is not None:
+            arguments[operation.shown] = exchange.credential
         if operation.lists is not None:
             arguments["sees"] = exchange.sees or listing.everything
         if self._writes:
@@ -131,10 +133,11 @@ class OperationEndpoint:
         result = self._work(**arguments)
         if guard is not None and self._is_noted:
             made = {"id": result.id} if isinstance(result, NewToken) else {}
-            details = {
-                key: value for key, value in arguments.items() if key != self._operation.caller
-            }
-            guard.decisions.write_change(exchange, details | made)
+            shown = exchange.credential
+            by = {"session": shown.session} if shown is not None and shown.session else {}
+            filled = (self._operation.caller, self._operation.shown)
+            details = {key: value for key, value in arguments.items() if key not in filled}
+            guard.decisions.write_change(exchange, details | made | by)
         return result
 
     async def _do(self, work: Callable[[], Any]) -> Any:

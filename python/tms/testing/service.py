@@ -11,7 +11,7 @@ from tms.runtime.extras import needed
 
 with needed("tms_service", "server"):
     from tms.compat.cdap.app import CDAP, Cdap, CdapLimits
-    from tms.console.console import CONSOLE, Console
+    from tms.console.settings import CONSOLE, ConsolePaths
     from tms.server.front import Front
     from tms.server.http.watchdog import ConnectionLimits
     from tms.server.service import RequestLimits, Service
@@ -54,7 +54,7 @@ class ServiceUnderTest:
         async def serve() -> None:
             service = Service(self._engine, SystemClock(), RequestLimits(), ConnectionLimits())
             cdap = Front(CDAP, paths=Cdap(service, CdapLimits()))
-            console = Front(CONSOLE, paths=Console(service, has_tls=False))
+            console = Front(CONSOLE, paths=ConsolePaths(service, has_tls=False))
             server = Server(service, DRAIN_S, [cdap, console])
             started.set_result(server)
             await server.serve(self._listener)

@@ -59,6 +59,7 @@ class KafkaCaller:
         self.principal = ""
         self.instance = ""
         self.operation = f"kafka.{name}"
+        self.via = ""
         self.request_id = str(number)
         self.received = 0
         self.sent = 0

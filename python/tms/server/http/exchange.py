@@ -24,6 +24,7 @@ import msgspec
 
 from tms.api import routes
 from tms.errors import TMSError
+from tms.model.access import Credential
 from tms.model.message import Buffer
 from tms.server.http.compression import Coding
 
@@ -60,6 +61,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     hurried: bool = False
     patient: bool = False  # a drain does not hurry it
     principal: str = ""  # of the caller; empty without access control
+    credential: Credential | None = None  # that the caller showed
+    via: str = ""  # the front end that asks in its name, such as the console; no client can set it
     instance: str = ""  # that forwards the request, or is the caller itself
     operation: str = ""  # its name in the audit log
     sees: Callable[[str], bool] | None = None  # what of a list may be shown, by name; None: all

@@ -1,0 +1,84 @@
+"""Pictures of the console's pages, for docs/console.md and the README: `make pictures`.
+
+Each is taken from a real service with the small shop of `console_world`, in Chromium, and stored
+with few colours, because most of a page is paper and text.
+"""
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+from playwright.sync_api import Page
+
+import tms
+from tests.console_kit import WIDE_PX, Visitor, chromium, console_served
+from tests.console_world import Shop
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+HEIGHT_PX_MAX = 860
+COLOURS = 48
+BYTES_MAX = 60 << 10
+
+
+class Picture(NamedTuple):
+    """A picture: its name, the address of the page, and the links to follow from there."""
+
+    name: str
+    address: str
+    links: tuple[str, ...] = ()
+    dark: bool = False
+
+
+PICTURES = (
+    Picture("topics", "/console/topics?namespace=shop"),
+    Picture("topic", "/console/topics/shop/orders"),
+)
+
+
+def take(page: Page, picture: Picture) -> bytes:
+    """The picture of a page, as PNG."""
+    page.emulate_media(color_scheme="dark" if picture.dark else "light")
+    page.set_viewport_size({"width": WIDE_PX, "height": 200})
+    page.goto(picture.address)
+    for link in picture.links:
+        page.get_by_role("link", name=link).first.click()
+        page.wait_for_load_state()
+    height = int(page.evaluate("document.scrollingElement.scrollHeight"))
+    page.set_viewport_size({"width": WIDE_PX, "height": min(height, HEIGHT_PX_MAX)})
+    shot = Image.open(io.BytesIO(page.screenshot()))
+    packed = io.BytesIO()
+    few = shot.convert("RGB").quantize(
+        COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+    )
+    few.save(packed, "PNG", optimize=True)
+    return packed.getvalue()
+
+
+def pictures() -> Iterator[tuple[Picture, bytes]]:
+    """All pictures, of one service."""
+    with console_served() as served, chromium() as browser:
+        shop = Shop(tms.connect(served.url))
+        shop.fill()
+        shop.hold()
+        visitor = Visitor(browser, served.url)
+        page = visitor.open("about:blank")
+        for picture in PICTURES:
+            yield picture, take(page, picture)
+        visitor.close()
+        shop.close()
+
+
+def main() -> None:
+    """Take all, and put them into the folder, or the one that is named."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    folder.mkdir(exist_ok=True)
+    for picture, png in pictures():
+        (folder / f"console-{picture.name}.png").write_bytes(png)
+        print(f"console-{picture.name}.png  {len(png) >> 10} KiB")
+
+
+if __name__ == "__main__":
+    main()
