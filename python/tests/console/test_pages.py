@@ -10,6 +10,7 @@ import pytest
 import tms
 from tests.http_kit import Served
 from tests.pages_kit import PageReader
+from tms.console.console import Console
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -147,9 +148,25 @@ def test_live_parts_of_no_page(reader: PageReader, query: str) -> None:
     assert reader.get(f"/console/live?{query}").status == 422
 
 
-def test_live_parts_that_a_page_does_not_have(reader: PageReader) -> None:
-    events = reader.get("/console/live?page=/console/topics&parts=nothing")
+@pytest.mark.parametrize("part", ["nothing", "main", "title"])
+def test_live_parts_that_a_page_does_not_have(reader: PageReader, part: str) -> None:
+    events = reader.get(f"/console/live?page=/console/topics&parts={part}")
     assert "event: ended" in events.html and "no part" in events.html
+
+
+def test_a_fault_of_the_console_is_a_page_too(
+    reader: PageReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader.get("/console/topics")
+
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("hidden from people")
+
+    monkeypatch.setattr(Console, "_shown", broken)
+    page = reader.get("/console/topics")
+    assert page.status == 500 and "its log has the details" in page.text.lower()
+    assert "hidden from people" not in page.html
+    assert "unsafe" not in page.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tms.console.live import LIVE, LiveParts
 from tms.console.pages.problems import problem_page
 from tms.console.pages.signing_in import to_sign_in
 from tms.console.pages.table import ROUTES
-from tms.console.rendering import STATIC, static
+from tms.console.rendering import STATIC, render, static
 from tms.console.visit import (
     PageAnswer,
     PageRoute,
@@ -77,6 +77,12 @@ class Console:
             (one.method, one.path, one) for one in ROUTES
         )
         self._live = LiveParts(service, self._page)
+
+    def refuse(self, exchange: Exchange, error: TMSError) -> None:
+        """Answer with an error that left no page to show."""
+        status = routes.status_of(error)
+        values = {"error": error, "status": status, "request_id": exchange.request_id}
+        exchange.respond(status, _HTML, render("broken.html", values))
 
     async def answer(self, exchange: Exchange, app: FrontApp) -> None:
         """Answer a request. Raises `Disconnected`."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from tms.runtime.version import VERSION
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+BASE = "base.html"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -92,7 +94,7 @@ def environment() -> "Environment":
     )
     made.filters |= {"number": number, "size": size, "time": time, "visible": visible}
     made.filters |= {"segment": segment, "duration": duration}
-    made.globals |= {"version": VERSION}
+    made.globals |= {"version": VERSION, "file": file_address}
     made.globals["ui"] = made.get_template("ui.html").module
     return made
 
@@ -103,11 +105,17 @@ def render(template: str, values: Mapping[str, Any]) -> bytes:
 
 
 def render_block(template: str, block: str, values: Mapping[str, Any]) -> str:
-    """The HTML of one block of a page. Raises `NotFound`."""
+    """The HTML of one block that a page has besides those of every page. Raises `NotFound`."""
     found = environment().get_template(template)
-    if block not in found.blocks:
+    if block not in found.blocks.keys() - environment().get_template(BASE).blocks.keys():
         raise NotFound(f"The page has no part {block!r:.60}.")
     return "".join(found.blocks[block](found.new_context(dict(values))))
+
+
+@cache
+def file_address(name: str) -> str:
+    """The address of a file that pages refer to; it changes with the file."""
+    return f"/console/static/{name}?{sha256(static(name) or b'').hexdigest()[:12]}"
 
 
 @cache

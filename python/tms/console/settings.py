@@ -43,7 +43,7 @@ class ConsolePaths:
 
     def refuse(self, exchange: Exchange, error: TMSError) -> None:
         """Answer with an error outside of a page."""
-        refuse(exchange, error)
+        (refuse if self._console is None else self._console.refuse)(exchange, error)
 
     async def answer(self, exchange: Exchange, app: FrontApp) -> None:
         """Answer a request. Raises `Disconnected`."""

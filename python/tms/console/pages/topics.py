@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from tms.console.pages.lists import page_of
+from tms.console.rendering import segment
 from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
 from tms.model.access import Access
 from tms.model.topic import DEFAULT_NAMESPACE, TopicInfo, TopicName
@@ -67,7 +68,7 @@ async def delete(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     name = TopicName.of(namespace, topic)
     visit.require_typed(str(name))
     await visit.ask("topics.delete_topic", name=name)
-    back = f"{path_of('topics')}?namespace={namespace}"
+    back = f"{path_of('topics')}?namespace={segment(namespace)}"
     return Redirect(back, Notice(f"The topic {name} was deleted.", DONE))
 
 
