@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from tms.access.grants import example_of
+from tms.access.grants import example_of, some_topic
 from tms.access.quotas import Meter
 from tms.access.records import AccessRecords
 from tms.errors import Forbidden, Overloaded, TransactionNotFound

@@ -11,6 +11,7 @@ from tms.api.operation import Caller, Codec, Named, Resource, get
 from tms.api.parameters import TOPICS_DEFAULT, AfterTopic, Namespace
 from tms.errors import Invalid, NotFound
 from tms.model.access import Access
+from tms.model.delayed import DelayedSummary
 from tms.model.group import GroupSummary
 from tms.model.lag import (
     SEARCH_CHARS_MAX,
@@ -39,6 +40,13 @@ class SizesBody(msgspec.Struct):
     """A page of topics with their sizes; `next` is `after` of the next page."""
 
     topics: list[TopicSize]
+    next: str | None = None
+
+
+class DelayedTopicsBody(msgspec.Struct):
+    """A page of topics with delayed messages; `next` is `after` of the next page."""
+
+    topics: list[DelayedSummary]
     next: str | None = None
 
 
@@ -156,6 +164,13 @@ class GlanceApi(Protocol):
     ) -> Annotated[list[QueueSummary], Codec(QueuesBody, lambda body: body.queues)]:
         """The queues of all topics of a namespace that the caller may see, with their backlog, by
         topic and group."""
+
+    @_list("namespaces/{namespace}/delayed", lists=Resource.TOPIC)
+    def delayed(
+        self, namespace: Namespace, after: AfterTopic | None = None, limit: Limit = TOPICS_DEFAULT
+    ) -> Annotated[list[DelayedSummary], Codec(DelayedTopicsBody, lambda body: body.topics)]:
+        """The topics of a namespace that the caller may see and that have delayed messages, by
+        name."""
 
     @get("cluster/loads", Resource.SERVICE, Access.OBSERVE)
     def instances(

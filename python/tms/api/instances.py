@@ -13,6 +13,7 @@ from tms.api.parameters import LARGE_BYTES, PARTITION, Namespace, Shown, number_
 from tms.errors import Conflict
 from tms.model.access import Access
 from tms.model.cluster import ClusterEvent, ClusterView, TopicOwners
+from tms.model.delayed import DelayedSummary
 from tms.model.group import GroupSummary
 from tms.model.ids import MessageId
 from tms.model.lag import InstanceLoad, Lag, LagPlace, TopicSize
@@ -330,6 +331,12 @@ class PeersApi(Protocol):
         search: str | None = None,
     ) -> Annotated[list[GroupSummary], Named("GroupsIn", "Groups.", "groups")]:
         """A page of the groups of a namespace in some shards."""
+
+    @_post("cluster/delayed")
+    def delayed_of(
+        self, namespace: Namespace, shards: list[int], after: str | None, limit: int
+    ) -> Annotated[list[DelayedSummary], Named("DelayedIn", "Topics.", "topics")]:
+        """A page of the topics of a namespace that have delayed messages, in some shards."""
 
     @_post("cluster/lags", body_bytes_max=LARGE_BYTES)
     def lags(

@@ -136,6 +136,11 @@ class Visit:
                 field="typed",
             )
 
+    @property
+    def now_ms(self) -> int:
+        """The service's time."""
+        return self._service.clock.now_ms()
+
     # -- questions ---------------------------------------------------------------------------------
 
     def question(self, operation: str, arguments: Mapping[str, Any], **more: Any) -> AskedOperation:
@@ -173,7 +178,7 @@ class Visit:
     def may_some(self, verb: Access, namespace: str) -> bool:
         """True if the visitor's principal may do this with some topics of a namespace."""
         guard = self._service.guard
-        return guard is None or guard.decisions.may_some(self.exchange.principal, verb, namespace)
+        return guard is None or guard.decisions.may_some(self.principal, verb, namespace)
 
     def same_as(self, command: list[str], question: AskedOperation) -> SameAs:
         """The command, with its arguments behind `tms`, and the request that do the same."""
@@ -197,6 +202,12 @@ class Visit:
         """The address of a topic's page, by its full name."""
         topic = TopicName.parse(name)
         return path_of("topics", topic.namespace, topic.topic)
+
+    def path(self, section: str, topic: str, *more: object) -> str:
+        """The address of a section's page about a topic, by its full name, or about a part of it,
+        such as a group."""
+        name = TopicName.parse(topic)
+        return path_of(section, name.namespace, name.topic, *more)
 
     # -- the answer --------------------------------------------------------------------------------
 

@@ -8,12 +8,14 @@ Invariants
 * An unknown number is None, never 0.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Protocol
 
+from tms.delayed.delayed import DelayedMessages
 from tms.errors import Unavailable
 from tms.groups.groups import LogGroups
+from tms.model.delayed import DelayedSummary
 from tms.model.group import GroupSummary
 from tms.model.lag import (
     ALL,
@@ -50,8 +52,16 @@ class Glance:
     """The overview of an engine: topics, groups, queues and the load. Thread-safe; as
     `GlanceApi`."""
 
-    def __init__(self, topics: Topics, groups: LogGroups, queues: Queues, engine: Stated) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        groups: LogGroups,
+        queues: Queues,
+        delayed: DelayedMessages,
+        engine: Stated,
+    ) -> None:
         self._topics = topics
+        self._delayed = delayed
         self._groups = groups
         self._queues = queues
         self._engine = engine
@@ -133,6 +143,18 @@ class Glance:
         self._topics.partitions.confirm()
         return self._queues.page(check_namespace(namespace), _place(after), limit, shards, search)
 
+    def delayed(
+        self,
+        namespace: str,
+        after: str | None = None,
+        limit: int = PAGE,
+        shards: Collection[int] | None = None,
+    ) -> list[DelayedSummary]:
+        """Up to `limit` topics of a namespace that have delayed messages, by name, after the one
+        named `after`; in some shards, or in all. Raises `NotOwner`."""
+        self._topics.partitions.confirm()
+        return self._delayed.topics(check_namespace(namespace), after, limit, shards)
+
     def instances(self) -> list[InstanceLoad]:
         """The load of this process, the only one that an engine knows of."""
         stats, uptime_s = self._engine.stats(), self._topics.clock.monotonic_s() - self._started_s
@@ -153,9 +175,9 @@ class Glance:
         return [load]
 
 
-def topic_place(size: TopicSize) -> str:
+def topic_place(one: TopicSize | DelayedSummary) -> str:
     """The name of a topic, without its namespace: its place in a list."""
-    return TopicName.parse(size.topic).topic
+    return TopicName.parse(one.topic).topic
 
 
 def group_place(one: GroupSummary | QueueSummary) -> str:

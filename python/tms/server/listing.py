@@ -15,11 +15,18 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from tms.api import bodies
-from tms.api.glance import GroupsBody, NamespacesBody, QueuesBody, SizesBody
+from tms.api.glance import (
+    DelayedTopicsBody,
+    GroupsBody,
+    NamespacesBody,
+    QueuesBody,
+    SizesBody,
+)
 from tms.api.parameters import TOPICS_DEFAULT
 from tms.engine.glance import group_place, topic_place
 from tms.errors import TMSError, TopicNotFound
 from tms.model.access import Access
+from tms.model.delayed import DelayedSummary
 from tms.model.group import GroupSummary
 from tms.model.lag import (
     GroupOrder,
@@ -68,6 +75,7 @@ def works_of(service: Service) -> dict[str, Callable[..., Any]]:
         "glance.topics": lists.sizes,
         "glance.groups": lists.groups,
         "glance.queues": lists.queues,
+        "glance.delayed": lists.delayed,
         "glance.instances": lists.instances,
     }
 
@@ -164,6 +172,21 @@ class Lists:
 
         wanted = _Wanted(sees, after, limit, search, order)
         return QueuesBody(*self._found(("queues", namespace), read, group_place, wanted))
+
+    def delayed(
+        self, namespace: str, sees: Sees, after: str | None = None, limit: int = TOPICS_DEFAULT
+    ) -> DelayedTopicsBody:
+        """The topics of a namespace with delayed messages, also those that other instances
+        keep."""
+
+        def read(begin: str | None, size: int) -> list[DelayedSummary]:
+            split = self._engine.shards.split()
+            found = self._engine.glance.delayed(namespace, begin, size, split.here)
+            for peer, shards in split.elsewhere.items():
+                found += peer.delayed_of(namespace, shards, begin, size)
+            return sorted(found, key=topic_place)[:size]
+
+        return DelayedTopicsBody(*_page(read, topic_place, _Wanted(sees, after, limit)))
 
     def _found(
         self, key: ListKey, read: _Read[T], name: Callable[[T], str], wanted: _Wanted

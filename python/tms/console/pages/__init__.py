@@ -4,5 +4,9 @@ table        the addresses of all pages and actions
 lists        long lists, a page at a time
 problems     an error as a page
 signing_in   sign in, sign out
-topics       topics of a namespace; one topic; its settings
+topics       topics of a namespace; one topic, its partitions and producers
+topic_settings   creating a topic, changing its settings
+topic_removing   truncating and deleting a topic, erasing messages
+delayed      topics with delayed messages; those of one topic; cancelling
+transactions     transactions in progress; ending one; the invalid list
 """

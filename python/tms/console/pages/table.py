@@ -2,7 +2,21 @@
 
 from collections.abc import Sequence
 
-from tms.console.pages import signing_in, topics
+from tms.console.pages import (
+    delayed,
+    signing_in,
+    topic_removing,
+    topic_settings,
+    topics,
+    transactions,
+)
 from tms.console.visit import PageRoute
 
-ROUTES: Sequence[PageRoute] = (*signing_in.ROUTES, *topics.ROUTES)
+ROUTES: Sequence[PageRoute] = (
+    *signing_in.ROUTES,
+    *topics.ROUTES,
+    *topic_settings.ROUTES,
+    *topic_removing.ROUTES,
+    *delayed.ROUTES,
+    *transactions.ROUTES,
+)
