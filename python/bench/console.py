@@ -103,7 +103,7 @@ def _load(url: str, page: str) -> tuple[float, int]:
 
 def _beside(setup: Setup, report: Report) -> None:
     report.title(f"Publishing 1 KiB through HTTP while {VIEWERS} browser shows the overview")
-    count = 100_000 if setup.quick else 400_000
+    count = 200_000 if setup.quick else 1_000_000
     cells = values(1_024)
     parts = [cells[at : at + AT_ONCE] for at in range(0, len(cells) - AT_ONCE + 1, AT_ONCE)]
     with setup.directory() as path, Service.start(path) as target:

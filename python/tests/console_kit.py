@@ -31,6 +31,7 @@ from playwright.sync_api import (
     Request,
     Response,
     WebError,
+    expect,
     sync_playwright,
 )
 
@@ -65,6 +66,7 @@ def chromium() -> Iterator[Browser]:
     assert program, (
         "Tests of the console need Chromium on PATH. On Debian: apt-get install chromium"
     )
+    expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=_FLAGS)
         yield browser

@@ -32,6 +32,7 @@ class ReadPage(HTMLParser):
         self._said: list[str] = []
         self._link: tuple[str, list[str]] | None = None
         self._area = ""
+        self._is_first = False
         self.feed(html)
         self.text = " ".join(" ".join(self._said).split())
 
@@ -47,8 +48,11 @@ class ReadPage(HTMLParser):
             if checked and "disabled" not in values:
                 self.forms[-1].fields[values["name"]] = values.get("value", "")
             self._area = values["name"] if tag == "textarea" else ""
-        elif self.forms and tag == "option" and "selected" in values:
-            self.forms[-1].fields[next(reversed(self.forms[-1].fields))] = values.get("value", "")
+            self._is_first = True  # of the options, or of the lines
+        elif self.forms and tag == "option" and self.forms[-1].fields:
+            if self._is_first or "selected" in values:
+                self.forms[-1].fields[next(reversed(self.forms[-1].fields))] = values["value"]
+            self._is_first = False
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "a" and self._link is not None:
@@ -62,7 +66,9 @@ class ReadPage(HTMLParser):
         if self._link is not None:
             self._link[1].append(data)
         if self._area:
-            self.forms[-1].fields[self._area] += data
+            text = data.removeprefix("\n") if self._is_first else data  # as a browser reads it
+            self.forms[-1].fields[self._area] += text
+            self._is_first = False
 
     def form(self, action: str = "") -> PageForm:
         """The only form that is posted and whose address ends so."""

@@ -275,7 +275,7 @@ def test_a_damaged_session_lets_nobody_in(access: AccessRecords, metadata: Map) 
 
 
 @dataclass
-class Known:
+class KnownSession:
     """A session or link as the model knows it: an index of its token, None for a JWT."""
 
     new: NewToken
@@ -286,7 +286,7 @@ class Known:
 
 
 class SessionModel:
-    """What must be valid: tokens and sessions as plain lists, beside two instances of a store."""
+    """The tokens and sessions that must be valid, beside two instances of a store."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -294,7 +294,7 @@ class SessionModel:
         metadata = open_metadata(MemoryStore())
         self.instances = [AccessRecords(metadata, self.clock) for _ in range(2)]
         self.tokens: list[tuple[Credential, bool]] = []  # and if it was revoked
-        self.known: list[Known] = []
+        self.known: list[KnownSession] = []
 
     def any_instance(self) -> AccessRecords:
         """An instance, which looks for changes before it answers."""
@@ -308,7 +308,7 @@ class SessionModel:
         token, revoked = self.tokens[index]
         return not revoked and not 0 < token.expires_ms <= self.clock.now_ms()
 
-    def is_valid(self, one: Known) -> bool:
+    def is_valid(self, one: KnownSession) -> bool:
         return one.new.expires_ms > self.clock.now_ms() and self.token_is_valid(one.token)
 
     def create_token(self) -> None:
@@ -342,7 +342,7 @@ class SessionModel:
         if shows.expires_ms:
             ends_ms = min(ends_ms, shows.expires_ms)
         new = records.create_session(is_link, shown=shows)
-        self.known.append(Known(new, shows.principal, index, ends_ms, is_link))
+        self.known.append(KnownSession(new, shows.principal, index, ends_ms, is_link))
         self._drop_oldest(shows.principal, is_link)
 
     def redeem(self) -> None:
@@ -352,7 +352,9 @@ class SessionModel:
             session = redeemed(self.any_instance(), link.new)
             assert session.expires_ms == link.ends_ms
             self.known.remove(link)
-            self.known.append(Known(session, link.principal, link.token, link.ends_ms, False))
+            self.known.append(
+                KnownSession(session, link.principal, link.token, link.ends_ms, False)
+            )
             self._drop_oldest(link.principal, False)
 
     def end(self) -> None:

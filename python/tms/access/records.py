@@ -20,7 +20,7 @@ import msgspec
 
 from tms.access import scram
 from tms.access.grants import Grants
-from tms.access.sessions import Sessions
+from tms.access.sessions import ConsoleSessions
 from tms.access.tokens import ID_BYTES, SECRET_BYTES, digest, make
 from tms.errors import Conflict, DataCorrupt, Forbidden, Invalid, NotFound, StorageUnavailable
 from tms.model import keys
@@ -96,7 +96,7 @@ class AccessRecords:
         self._lock = threading.Lock()  # one at a time reads
         self._known: _ReadRecords | None = None
         self.when_changed: Callable[[], None] = lambda: None
-        self.sessions = Sessions(metadata, clock, self._is_valid)
+        self.sessions = ConsoleSessions(metadata, clock, self._is_valid)
 
     # -- asking ------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class SessionRecord(msgspec.Struct, frozen=True):
     session_expires_ms: int = 0
 
 
-class _Row(NamedTuple):
+class _StoredSession(NamedTuple):
     """A record as it was read."""
 
     key: bytes
@@ -73,7 +73,7 @@ class _Row(NamedTuple):
         return self.record.session_expires_ms > 0
 
 
-class Sessions:
+class ConsoleSessions:
     """The sessions and links of a store. Thread-safe. `is_valid`: True if the token with this id is
     valid and of this principal."""
 
@@ -140,7 +140,8 @@ class Sessions:
         row = self._row(shown.session)
         if row is None or not row.is_link or not self._lasts(row.record):
             raise Unauthenticated(_LINK_IS_OVER)
-        link, now_ms = row.record, self._clock.now_ms()
+        link = row.record
+        now_ms = self._clock.now_ms()
         token = make(bytes.fromhex(row.id) + secrets.token_bytes(SECRET_BYTES))
         text_digest = digest(token.text.encode())
         expires_ms = link.session_expires_ms
@@ -178,7 +179,7 @@ class Sessions:
             # Not `delete`: a link that has become a session meanwhile has the same key.
             self._metadata.compare_and_set(row.key, row.raw, None)
 
-    def _some(self) -> list[_Row]:
+    def _some(self) -> list[_StoredSession]:
         """A page of records from anywhere."""
         start = keys.SESSION_PREFIX + secrets.token_hex(GROUP_BYTES).encode()
         stop = keys.prefix_stop(keys.SESSION_PREFIX)
@@ -191,11 +192,11 @@ class Sessions:
     def _is_over(self, record: SessionRecord) -> bool:
         return record.expires_ms <= self._clock.now_ms()
 
-    def _row(self, id: str) -> _Row | None:
+    def _row(self, id: str) -> _StoredSession | None:
         raw = self._metadata.get(_key(id))
         return None if raw is None else _decoded(_key(id), raw)
 
-    def _rows(self, prefix: bytes) -> Iterator[_Row]:
+    def _rows(self, prefix: bytes) -> Iterator[_StoredSession]:
         for page in pages(self._metadata, prefix, keys.prefix_stop(prefix), _SCAN_BYTES):
             for key, raw in page:
                 yield _decoded(key, raw)
@@ -210,13 +211,13 @@ def _group(principal: str) -> bytes:
     return sha256(principal.encode()).digest()[:GROUP_BYTES]
 
 
-def _of(rows: list[_Row], is_link: bool) -> list[_Row]:
+def _of(rows: list[_StoredSession], is_link: bool) -> list[_StoredSession]:
     return [row for row in rows if row.is_link == is_link]
 
 
-def _decoded(key: bytes, raw: bytes) -> _Row:
+def _decoded(key: bytes, raw: bytes) -> _StoredSession:
     try:
-        return _Row(key, raw, from_json(raw, SessionRecord))
+        return _StoredSession(key, raw, from_json(raw, SessionRecord))
     except msgspec.MsgspecError as exc:
         raise DataCorrupt(
             f"The record `{key.decode()}` of the store is damaged ({exc}). Nobody is let in by it: "

@@ -4,7 +4,17 @@ from typing import Annotated, Protocol
 
 from msgspec import Meta
 
-from tms.api.operation import Caller, Named, Repeat, Resource, Shown, delete, get, post, put
+from tms.api.operation import (
+    Caller,
+    Named,
+    Repeat,
+    Resource,
+    ShownCredential,
+    delete,
+    get,
+    post,
+    put,
+)
 from tms.model.access import (
     EXPIRES_S_MAX,
     GRANTEE,
@@ -93,17 +103,19 @@ class AccessApi(Protocol):
 
     @post("access/sessions", Resource.ACCESS, Access.KNOWN, repeat=Repeat.UNSAFE)
     def create_session(
-        self, one_time: bool = False, *, shown: Annotated[Credential | None, Shown] = None
+        self, one_time: bool = False, *, shown: Annotated[Credential | None, ShownCredential] = None
     ) -> NewToken:
         """A session of the console for the caller, or a one-time link. Its text is shown this
         once."""
 
     @post("access/sessions/redeem", Resource.ACCESS, Access.KNOWN, repeat=Repeat.UNSAFE)
-    def redeem_link(self, *, shown: Annotated[Credential | None, Shown] = None) -> NewToken:
+    def redeem_link(
+        self, *, shown: Annotated[Credential | None, ShownCredential] = None
+    ) -> NewToken:
         """The session of the console for a one-time link, which is shown as the bearer token."""
 
     @delete("access/sessions/own", Resource.ACCESS, Access.KNOWN, repeat=Repeat.UNTIL_GONE)
-    def end_session(self, *, shown: Annotated[Credential | None, Shown] = None) -> None:
+    def end_session(self, *, shown: Annotated[Credential | None, ShownCredential] = None) -> None:
         """End the session that the caller shows."""
 
     @get("access/grants", Resource.ACCESS, Access.MANAGE)

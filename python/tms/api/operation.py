@@ -122,7 +122,7 @@ class Caller:
     """Annotates a parameter that the service fills in: the name of the caller."""
 
 
-class Shown:
+class ShownCredential:
     """Annotates a parameter that the service fills in: the credential that the caller showed."""
 
 
@@ -233,10 +233,10 @@ class Operation:
                 parameter.name, codec_of(hints[parameter.name]), parameter.default
             )
             for parameter in arguments
-            if not {NotSent, Caller, Shown} & {*_marks(hints[parameter.name])}
+            if not {NotSent, Caller, ShownCredential} & {*_marks(hints[parameter.name])}
         }
         self.caller = next((name for name in hints if Caller in _marks(hints[name])), None)
-        self.shown = next((name for name in hints if Shown in _marks(hints[name])), None)
+        self.shown = next((name for name in hints if ShownCredential in _marks(hints[name])), None)
         self._in_path = [fields.pop(name) for name in _names_in(declared.path) if name in fields]
         self.place_of = _place_of([field.name for field in self._in_path])
         whole = [parameter.name for parameter in arguments if _is_whole(hints[parameter.name])]

@@ -18,6 +18,7 @@ from tms.errors import ErrorKind, TMSError, TooLarge, from_code
 from tms.runtime.decoding import json_decoder
 
 ROOT = "/v2"
+CONSOLE = "/console"
 PREFIX = f"{ROOT}/namespaces"
 NEW_TRANSACTION = "new"  # in place of an id: the transaction begins with its commit
 LIVEZ, STARTUPZ, READYZ = "/livez", "/startupz", "/readyz"

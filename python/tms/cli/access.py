@@ -21,7 +21,16 @@ from tms.cli.output import Format, Row
 from tms.cli.parameters import SIZE, session_command
 from tms.cli.session import CommandGroup, Session
 from tms.cli.topics import time_text
-from tms.model.access import EVERYBODY, AccessDecision, Grant, Identity, NewToken, Quota, TokenInfo
+from tms.model.access import (
+    EVERYBODY,
+    AccessDecision,
+    Grant,
+    Identity,
+    NewToken,
+    Quota,
+    SessionInfo,
+    TokenInfo,
+)
 
 
 @click.group("token", cls=CommandGroup)
@@ -78,9 +87,30 @@ def list_tokens(session: Session, tokens: list[TokenInfo], given: Given) -> None
     session.show(msgspec.to_builtins(tokens), rows)
 
 
+@runs(token, "sessions", AccessApi.list_sessions)
+def list_sessions(session: Session, sessions: list[SessionInfo], given: Given) -> None:
+    """List the sessions of people at the console. Each ends with the token that it was made
+    with."""
+    if not sessions:
+        session.say("There is no session.")
+    rows: list[Row] = [
+        {
+            "id": one.id,
+            "principal": one.principal,
+            "token": one.token or "none: a JWT or a certificate",
+            "kind": "one-time link" if one.is_link else "session",
+            "created": time_text(one.created_ms),
+            "expires": time_text(one.expires_ms),
+        }
+        for one in sessions
+    ]
+    session.show(msgspec.to_builtins(sessions), rows)
+
+
 @runs(token, "revoke", AccessApi.revoke_token)
 def revoke(session: Session, _: None, given: Given) -> None:
-    """Revoke the token with this ID, the first part behind `tms_`."""
+    """Revoke the token with this ID, the first part behind `tms_`, and end its sessions; or end
+    the session with this ID."""
     session.say(f"The token {given['id']} is revoked.")
     session.show_result({**given, "revoked": True})
 

@@ -72,6 +72,7 @@ _COMMANDS = {
     "queue": ("tms.cli.queues", "Make queues, work on them, see their dead letters."),
     "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),
     "top": ("tms.cli.top", "Show rates, lag, queues and instances, live."),
+    "console": ("tms.cli.console", "Open the console of the service in a browser."),
     "cluster": ("tms.cli.cluster", "Show the instances of a cluster, and move partitions."),
     "log": ("tms.cli.log", "Show and set the log level of a running service."),
     "ctx": ("tms.cli.ctx", "Save services under names, and select the one to talk to."),

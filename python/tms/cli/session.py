@@ -116,10 +116,8 @@ class Session:
         url, data = self.target()
         if url is None:
             return self.embedded(data or Path(), create)
-        tls = self.tls()
-        urls = answering(tms.instances_at(url, tls), tls)
         return tms.connect(
-            urls,
+            self.urls(url),
             outage_s=outage_s,
             token=self.token(),
             ca=self.trusted(),
@@ -128,18 +126,26 @@ class Session:
 
     def transport(self) -> "HttpTransport":
         """The transport of the target. Raises `ConfigError` for a data directory."""
-        import tms
         from tms.client.http.transport import transport_to
 
+        return transport_to(self.urls(self.service()), token=self.token(), tls=self.tls())
+
+    def service(self) -> str:
+        """The URL of the target. Raises `ConfigError` for a data directory."""
         url, data = self.target()
         if url is None:
             raise ConfigError(
                 f"The data directory {data} has neither a running service nor a cluster.",
                 next="name a service with --url",
             )
+        return url
+
+    def urls(self, url: str) -> str:
+        """The URLs of the instances at a URL, beginning with one that answers."""
+        import tms
+
         tls = self.tls()
-        urls = answering(tms.instances_at(url, tls), tls)
-        return transport_to(urls, token=self.token(), tls=tls)
+        return answering(tms.instances_at(url, tls), tls)
 
     def token(self) -> str:
         """The token of the named file, of the context, or of the environment; empty if there is

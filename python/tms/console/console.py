@@ -22,6 +22,7 @@ from tms.console.pages.signing_in import to_sign_in
 from tms.console.pages.table import ROUTES
 from tms.console.rendering import STATIC, render, static
 from tms.console.visit import (
+    Download,
     PageAnswer,
     PageRoute,
     Passed,
@@ -45,6 +46,7 @@ SESSION = "tms_session"
 BROWSER = "tms_browser"
 NOTICE = "tms_notice"
 SEE_OTHER = 303
+BYTES = "application/octet-stream"
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src "
     "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -58,7 +60,7 @@ _SAFE = (
     "cross-origin-resource-policy: same-origin\r\n"
 ).encode()
 _HTML = _SAFE + b"content-type: text/html; charset=utf-8\r\ncache-control: no-store\r\n"
-_EVENTS = _SAFE + f"content-type: {routes.EVENTS}\r\ncache-control: no-store\r\n".encode()
+_UNSTORED = "content-type: {}\r\ncache-control: no-store\r\n"
 _FILE = _SAFE + b"cache-control: public, max-age=31536000, immutable\r\n"
 _ACCEPT_ENCODING = b"accept-encoding"
 _STATIC = b"/console/static/"
@@ -168,13 +170,17 @@ class Console:
         exchange = visit.exchange
         prefix = self._prefix
         if isinstance(shown, Passed):
-            also = f'content-disposition: attachment; filename="{shown.filename}"\r\n'.encode()
-            also = _SAFE + (also if shown.filename else b"")
+            also = _SAFE + _kept_as(shown.filename)
             await through(visit.app.answer, exchange, visit.authorization, shown.question, also)
             return
         if isinstance(shown, Streamed):
+            head = _SAFE + _UNSTORED.format(shown.media).encode() + _kept_as(shown.filename)
             async with aclosing(shown.events) as events:
-                await exchange.stream_chunks(routes.OK, _EVENTS, events)
+                await exchange.stream_chunks(routes.OK, head, events)
+            return
+        if isinstance(shown, Download):
+            head = _SAFE + _UNSTORED.format(BYTES).encode() + _kept_as(shown.filename)
+            await self._service.respond(exchange, routes.OK, head, shown.content)
             return
         head = b""
         if prefix + BROWSER not in cookies:
@@ -198,6 +204,12 @@ class Console:
             f"{self._prefix}{name}={value}; Path=/; HttpOnly; SameSite=Strict{self._secure}{more}"
         )
         return f"set-cookie: {line}\r\n".encode()
+
+
+def _kept_as(filename: str) -> bytes:
+    """The header line of an answer that the browser keeps; none without a name."""
+    line = f'content-disposition: attachment; filename="{filename}"\r\n' if filename else ""
+    return line.encode()
 
 
 def _cookies(exchange: Exchange) -> Mapping[str, str]:

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tms.console.cells import shown
 from tms.errors import NotFound
 from tms.runtime.version import VERSION
 
@@ -93,7 +94,7 @@ def environment() -> "Environment":
         auto_reload=False,
     )
     made.filters |= {"number": number, "size": size, "time": time, "visible": visible}
-    made.filters |= {"segment": segment, "duration": duration}
+    made.filters |= {"segment": segment, "duration": duration, "cell": shown}
     made.globals |= {"version": VERSION, "file": file_address}
     made.globals["ui"] = made.get_template("ui.html").module
     return made

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from tms.api import routes
 from tms.api.operations import OPERATIONS
 from tms.console.commands import SameAs, same_as
 from tms.console.forms import TOKEN_FIELD, FormKey, fields_of, pairs_of
@@ -22,7 +23,7 @@ from tms.server.front import FrontApp
 from tms.server.http.exchange import Exchange
 from tms.server.service import Service
 
-ROOT = "/console"
+ROOT = routes.CONSOLE
 NOTICE_CHARS_MAX = 600
 DONE = "done"
 PROBLEM = "problem"
@@ -64,12 +65,23 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """An answer that goes on, of events of this type, until the browser leaves."""
+    """An answer that goes on until it ends or the browser leaves, of this media type: events, if
+    nothing else is said. `filename`: as in `Passed`."""
 
     events: AsyncGenerator[bytes]
+    media: str = routes.EVENTS
+    filename: str = ""
 
 
-PageAnswer = WebPage | Redirect | Passed | Streamed
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Bytes that the browser keeps under this name, and does not interpret."""
+
+    content: bytes
+    filename: str
+
+
+PageAnswer = WebPage | Redirect | Passed | Streamed | Download
 
 
 class Visit:

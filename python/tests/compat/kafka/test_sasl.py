@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import tms
 from tests.access_kit import People
 from tests.clocks import ManualClock
 from tests.jwt_kit import AUDIENCE, ISSUER, JwksServer, claims, jwks, key_of, sign
@@ -209,6 +210,17 @@ def test_an_unknown_principal_and_a_wrong_token_look_the_same(
             assert is_closed(kafka)
     [(code, message, said)] = told
     assert (code, said) == (FAILED, b"") and "tms token create" in message
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("one_time", [False, True])
+def test_a_session_of_the_console_is_no_token(
+    broker: Broker, people: People, mechanism: str, one_time: bool
+) -> None:
+    with tms.connect(people.url, token=people.token("seen")) as bus:
+        session = bus.admin.access.create_session(one_time)
+    with broker.connect() as kafka:
+        assert authenticate(kafka, mechanism, "seen", session.token).error_code == FAILED
 
 
 def test_an_unknown_principal_gets_a_challenge_like_others(broker: Broker) -> None:

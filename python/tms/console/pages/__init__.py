@@ -1,12 +1,17 @@
 """The pages, a module each, and the table of their addresses.
 
-table        the addresses of all pages and actions
-lists        long lists, a page at a time
-problems     an error as a page
-signing_in   sign in, sign out
-topics       topics of a namespace; one topic, its partitions and producers
-topic_settings   creating a topic, changing its settings
-topic_removing   truncating and deleting a topic, erasing messages
-delayed      topics with delayed messages; those of one topic; cancelling
-transactions     transactions in progress; ending one; the invalid list
+table           the addresses of all pages and actions
+lists           long lists, a page at a time
+problems        an error as a page
+signing_in      sign in, sign out
+topics          topics of a namespace; one topic, its partitions and producers
+topic_settings  creating a topic, changing its settings
+topic_removing  truncating and deleting a topic, erasing messages
+messages        messages of a topic: a page of them, those that come, a range as a file
+message         one message; its neighbours, its value as a file, its erasure
+message_ranges  which messages a page shows, and where the next one begins
+publishing      publish a message, or one again that was edited
+publish_forms   the fields of that form, and the message in them
+delayed         topics with delayed messages; those of one topic; cancelling
+transactions    transactions in progress; ending one; the invalid list
 """

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 from tms.console.pages import (
     delayed,
+    message,
+    messages,
+    publishing,
     signing_in,
     topic_removing,
     topic_settings,
@@ -17,6 +20,9 @@ ROUTES: Sequence[PageRoute] = (
     *topics.ROUTES,
     *topic_settings.ROUTES,
     *topic_removing.ROUTES,
+    *messages.ROUTES,
+    *message.ROUTES,
+    *publishing.ROUTES,
     *delayed.ROUTES,
     *transactions.ROUTES,
 )

@@ -62,6 +62,54 @@ const live = {
   },
 };
 
+// Rows that come, below `data-follow`, the address of their events. The id of an event is where the
+// next one begins: the connection goes on from there after a loss, or when the page is shown again.
+const followed = {
+  source: null,
+  failures: 0,
+  last: "",
+  say(text) { byId("live-state").textContent = text; },
+  start() {
+    const body = document.querySelector("[data-follow]");
+    if (!body || this.source || document.hidden) return;
+    const url = new URL(body.dataset.follow, location);
+    if (this.last) url.searchParams.set("start", this.last);
+    const source = new EventSource(url);
+    this.source = source;
+    source.addEventListener("open", () => { this.failures = 0; this.say("Following"); });
+    source.addEventListener("rows", (event) => this.show(body, event));
+    source.addEventListener("ended", (event) => {
+      this.stop();
+      this.say(`Not following any more: ${JSON.parse(event.data)} Load the page again.`);
+    });
+    source.addEventListener("error", () => {
+      this.stop();
+      this.failures += 1;
+      this.say("Not following; trying again");
+      setTimeout(() => this.start(), Math.min(30000, 1000 * 2 ** this.failures));
+    });
+  },
+  stop() {
+    if (this.source) this.source.close();
+    this.source = null;
+  },
+  show(body, event) {
+    const { html, behind } = JSON.parse(event.data);
+    const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 40;
+    const shown = body.rows.length;
+    body.insertAdjacentHTML("beforeend", html);
+    for (const row of [...body.rows].slice(shown)) localTimes(row);
+    while (body.rows.length > Number(body.dataset.keep)) body.rows[0].remove();
+    this.last = event.lastEventId;
+    const newer = byId("newer");
+    const next = new URL(newer.href);
+    next.searchParams.set("start", this.last);
+    newer.href = next;
+    this.say(behind ? `Following, ${behind} behind` : "Following");
+    if (html && atEnd) scrollTo(0, document.documentElement.scrollHeight);
+  },
+};
+
 function hasSelection(part) {
   const selection = getSelection();
   return !selection.isCollapsed && part.contains(selection.anchorNode);
@@ -87,11 +135,14 @@ function onKey(event) {
 }
 
 document.addEventListener("keydown", onKey);
-document.addEventListener("visibilitychange", () => (document.hidden ? live.stop() : live.start()));
-window.addEventListener("pagehide", () => live.stop());
+for (const events of [live, followed]) {
+  document.addEventListener("visibilitychange", () => (document.hidden ? events.stop() : events.start()));
+  window.addEventListener("pagehide", () => events.stop());
+}
 for (const button of document.querySelectorAll("[data-keys]")) {
   button.hidden = false;
   button.addEventListener("click", () => byId("keys").showModal());
 }
 localTimes(document);
 live.start();
+followed.start();
