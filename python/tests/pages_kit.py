@@ -20,7 +20,7 @@ class PageForm(NamedTuple):
 
 class ReadPage(HTMLParser):
     """A page as it was answered: `status`, `headers` by their names in lower case, `html`, its
-    `text`, the addresses of its `links` and its `forms`."""
+    `text`, the addresses of its `links`, its `forms`, and the `commands` for a shell."""
 
     def __init__(self, status: int, headers: dict[str, str], html: str) -> None:
         super().__init__()
@@ -29,6 +29,8 @@ class ReadPage(HTMLParser):
         self.html = html
         self.links: dict[str, str] = {}  # by their texts
         self.forms: list[PageForm] = []
+        self.commands: list[str] = []
+        self._in_pre = False
         self._said: list[str] = []
         self._link: tuple[str, list[str]] | None = None
         self._area = ""
@@ -40,6 +42,9 @@ class ReadPage(HTMLParser):
         values = {name: value or "" for name, value in attrs}
         if tag == "a":
             self._link = values.get("href", ""), []
+        elif tag == "pre":
+            self._in_pre = True
+            self.commands.append("")
         elif tag == "form":
             method = values.get("method", "get").upper()
             self.forms.append(PageForm(method, values.get("action", ""), {}))
@@ -58,11 +63,15 @@ class ReadPage(HTMLParser):
         if tag == "a" and self._link is not None:
             self.links[" ".join("".join(self._link[1]).split())] = self._link[0]
             self._link = None
+        elif tag == "pre":
+            self._in_pre = False
         elif tag == "textarea":
             self._area = ""
 
     def handle_data(self, data: str) -> None:
         self._said.append(data)
+        if self._in_pre:
+            self.commands[-1] += data
         if self._link is not None:
             self._link[1].append(data)
         if self._area:

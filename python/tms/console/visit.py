@@ -177,6 +177,15 @@ class Visit:
         except TMSError as error:
             return None, error
 
+    async def tried_if(
+        self, verb: Access, resource: str, operation: str, **arguments: Any
+    ) -> tuple[Any, TMSError | None]:
+        """As `tried`, if the visitor may do this; neither a result nor an error otherwise. A page
+        does not ask in vain: the audit log would be full of refusals."""
+        if not self.may(verb, resource):
+            return None, None
+        return await self.tried(operation, **arguments)
+
     async def identify(self) -> None:
         """Find out whose session it is. Raises `Unauthenticated`."""
         if self.is_guarded:

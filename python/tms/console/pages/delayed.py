@@ -53,12 +53,15 @@ async def show_messages(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     after = DelayedId.parse(visit.asked("after")) if visit.asked("after") else None
     page = await visit.ask("delayed.page", name=name, after=after, limit=limit + 1)
     shown = page.messages[:limit]
-    is_cut = len(page.messages) > limit or len(shown) < min(limit, page.waiting)
+    goes_on = len(page.messages) > limit
+    if shown and not goes_on:  # large messages make a page shorter
+        rest = await visit.ask("delayed.page", name=name, after=shown[-1].id, limit=1)
+        goes_on = bool(rest.messages)
     values = {
         "name": name,
         "page": page,
         "rows": [_row(one) for one in shown],
-        "next": visit.address(after=shown[-1].id) if shown and is_cut else "",
+        "next": visit.address(after=shown[-1].id) if goes_on else "",
         "first": visit.address(after=None) if after else "",
         "may_cancel": visit.may(Access.PUBLISH, f"topic:{namespace}:{topic}"),
     }

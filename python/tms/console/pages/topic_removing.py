@@ -117,7 +117,14 @@ def position_in(text: str) -> Position:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        return Position.parse(text)
+        try:
+            return Position.parse(text)
+        except TMSError as exc:
+            raise Invalid(
+                "A position is latest, offset:5000, a time such as 2026-11-28 10:00:00Z, time:MS, "
+                f"or the id of a message, got {text!r:.60}.",
+                field="before",
+            ) from exc
     if at.tzinfo is None:
         raise Invalid(
             f"A time names its zone, such as 2026-11-28 10:00:00Z, got {text!r:.40}.",
@@ -220,7 +227,8 @@ async def _found(
     asked: dict[str, Any] = {"where": f'key = x"{wanted.key.hex()}"', "limit": LOOKED_MAX}
     if wanted.partition is not None:
         asked["start"] = f"{wanted.partition}:earliest"
-    fetched, error = await visit.tried("fetch", name=name, bytes_max=LOOKED_BYTES, **asked)
+    asked |= {"name": name, "bytes_max": LOOKED_BYTES}
+    fetched, error = await visit.tried_if(Access.CONSUME, _resource(name), "fetch", **asked)
     if fetched is None:
         return None, error
     left = sum(fetched.ends[one] - fetched.reached[one] for one in fetched.ends)
@@ -238,7 +246,8 @@ async def ask_to_delete(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         ["topic", "delete", str(name), "--yes"],
         visit.question("topics.delete_topic", {"name": name}),
     )
-    delayed, _ = await visit.tried("delayed.page", name=name, limit=0)
+    asked = {"name": name, "limit": 0}
+    delayed, _ = await visit.tried_if(Access.CONSUME, _resource(name), "delayed.page", **asked)
     values = {"name": name, "info": info, "held": held(info), "delayed": delayed, "same": same}
     return WebPage("topic_delete.html", values)
 

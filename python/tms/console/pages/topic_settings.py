@@ -10,8 +10,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tms.api import routes
 from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
-from tms.errors import Conflict, Invalid, TMSError
+from tms.errors import Conflict, FewerPartitions, Invalid, TMSError, TopicExists
 from tms.model.access import Access
 from tms.model.keys import Partitioner
 from tms.model.position import Position
@@ -144,12 +145,16 @@ async def create(visit: Visit) -> PageAnswer:
     try:
         await visit.ask("topics.create_topic", name=name, settings=TopicSettings(**found))
     except TMSError as error:
-        return _new_page(visit, place, texts, {_field(error): error.message})
+        return _new_page(visit, place, texts, _faults_of(error), error)
     return Redirect(path_of("topics", *name), Notice(f"The topic {name} was created.", DONE))
 
 
 def _new_page(
-    visit: Visit, place: tuple[str, str], texts: Mapping[str, str], faults: Mapping[str, str]
+    visit: Visit,
+    place: tuple[str, str],
+    texts: Mapping[str, str],
+    faults: Mapping[str, str],
+    error: TMSError | None = None,
 ) -> WebPage:
     found, wrong = settings_in(texts)
     same = None
@@ -165,10 +170,11 @@ def _new_page(
         "fields": FIELDS,
         "texts": texts,
         "faults": faults,
+        "error": None if faults else error,
         "same": same,
         "may_create": visit.may_some(Access.MANAGE, place[0]),
     }
-    return WebPage("topic_new.html", values, 422 if faults else 200)
+    return WebPage("topic_new.html", values, _status(faults, error))
 
 
 # -- changes ---------------------------------------------------------------------------------------
@@ -201,13 +207,17 @@ async def change(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     try:
         await visit.ask("topics.update_topic", name=name, changes=changes)
     except TMSError as error:
-        return await _settings_page(visit, info, texts, {_field(error): error.message})
+        return await _settings_page(visit, info, texts, _faults_of(error), error)
     changed = ", ".join(f"{one} {text}" for one, text in differing.items())
     return Redirect(path_of("topics", *name), Notice(f"{name} has now: {changed}.", DONE))
 
 
 async def _settings_page(
-    visit: Visit, info: TopicInfo, texts: Mapping[str, str], faults: Mapping[str, str]
+    visit: Visit,
+    info: TopicInfo,
+    texts: Mapping[str, str],
+    faults: Mapping[str, str],
+    error: TMSError | None = None,
 ) -> WebPage:
     now = texts_of(info.settings)
     differing = {one: text for one, text in texts.items() if text.strip() != now[one]}
@@ -225,6 +235,7 @@ async def _settings_page(
         "texts": texts,
         "now": now,
         "faults": faults,
+        "error": None if faults else error,
         "differing": differing,
         "effects": effects,
         "loses": any(one.loses for one in effects),
@@ -232,7 +243,7 @@ async def _settings_page(
         "same": same,
         "may_manage": visit.may(Access.MANAGE, _resource(info.name)),
     }
-    return WebPage("topic_settings.html", values, 422 if faults else 200)
+    return WebPage("topic_settings.html", values, _status(faults, error))
 
 
 async def _effects(visit: Visit, info: TopicInfo, changes: Mapping[str, Any]) -> list[Effect]:
@@ -301,10 +312,20 @@ def _options(texts: Mapping[str, str]) -> list[str]:
     return [word for option in named for word in option]
 
 
-def _field(error: TMSError) -> str:
-    """The field of the form that an error is about; the topic's name if it says none."""
-    field = str(error.details.get("field", NAME)).removesuffix("_ms")
-    return field if field in _NEW else NAME
+def _faults_of(error: TMSError) -> dict[str, str]:
+    """The error by the field that it is about; empty if it is about none."""
+    field = str(error.details.get("field", "")).removesuffix("_ms")
+    if isinstance(error, FewerPartitions):
+        field = "partitions"
+    elif isinstance(error, TopicExists):
+        field = NAME
+    return {field: error.message} if field in {NAME, *_NEW} else {}
+
+
+def _status(faults: Mapping[str, str], error: TMSError | None) -> int:
+    if error is not None:
+        return routes.status_of(error)
+    return routes.status_of(Invalid("")) if faults else routes.OK
 
 
 def _seen(texts: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from tms.model.transaction import HeldPartition, TransactionInfo
 
 GROUPS_SHOWN = 200
 PRODUCERS_SHOWN = 200
+TRANSACTIONS = "transactions"  # the resource
 
 
 async def show_topics(visit: Visit) -> PageAnswer:
@@ -37,16 +38,16 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     messages."""
     name = TopicName.of(namespace, topic)
     info = await visit.ask("topics.describe_topic", name=name)
+    resource = f"topic:{namespace}:{topic}"
     (groups, groups_error), (queues, queues_error), *others = await asyncio.gather(
         visit.tried("groups.list_groups", topic=name),
         visit.tried("queues.list_queues", topic=name),
-        visit.tried("delayed.page", name=name, limit=0),
+        visit.tried_if(Access.CONSUME, resource, "delayed.page", name=name, limit=0),
         visit.tried("topics.offsets", name=name),
         visit.tried("cluster.owners", name=name),
-        visit.tried("transactions.open"),
+        visit.tried_if(Access.OPERATE, TRANSACTIONS, "transactions.open"),
     )
     (delayed, _), (ends, ends_error), (owners, owners_error), (open_ones, _) = others
-    resource = f"topic:{namespace}:{topic}"
     values = {
         "name": name,
         "info": info,

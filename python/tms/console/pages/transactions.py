@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tms.console.pages.topics import TRANSACTIONS
 from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
 from tms.errors import Invalid
 from tms.model.access import Access
@@ -15,7 +16,7 @@ from tms.model.transaction import TransactionInfo
 
 SHOWN = 200
 OPEN = "open"
-TRANSACTIONS = "transactions"  # the resource
+SERVICE = "service"  # the resource
 PRUNED_AGE = "50h"  # as `tms tx prune`
 
 
@@ -30,7 +31,8 @@ class TransactionRow(NamedTuple):
 async def show_transactions(visit: Visit) -> PageAnswer:
     """The transactions in progress, oldest first, and counts of the others."""
     (open_ones, error), (loads, _) = await asyncio.gather(
-        visit.tried("transactions.open"), visit.tried("glance.instances")
+        visit.tried_if(Access.OPERATE, TRANSACTIONS, "transactions.open"),
+        visit.tried_if(Access.OBSERVE, SERVICE, "glance.instances"),
     )
     loads = [one for one in loads or () if one.answers]
     values = {
@@ -96,7 +98,7 @@ def _ended(info: TransactionInfo) -> Redirect:
 
 async def ask_to_prune(visit: Visit) -> PageAnswer:
     """The page on which a visitor confirms that old transactions leave the invalid list."""
-    loads, _ = await visit.tried("glance.instances")
+    loads, _ = await visit.tried_if(Access.OBSERVE, SERVICE, "glance.instances")
     age = visit.asked("older_than", PRUNED_AGE)
     before_ms = _before_ms(visit, age)
     values = {
