@@ -1,5 +1,6 @@
 """Whole lists: made by one thread at a time, fresh for a while, and never too old."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -8,20 +9,28 @@ import pytest
 
 from tests.clocks import ManualClock
 from tms.errors import Overloaded, Unavailable
-from tms.server.whole_lists import FRESH_S, LISTS_MAX, SHARE, ListKey, WholeLists
+from tms.server.whole_lists import FRESH_S, LISTS_MAX, SHARE, WAIT_S, ListKey, WholeLists
 
 KEY = "topics", "default"
 
 
 class LaterExecutor(Executor):
-    """Work that a test does when it likes."""
+    """Work that is done when a test likes: at once, or by `run`."""
 
     def __init__(self) -> None:
+        self.at_once = True
         self.waiting: list[Callable[[], object]] = []
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
-        self.waiting.append(lambda: work(*args, **more))
-        return Future()
+        done: Future[Any] = Future()
+
+        def do() -> None:
+            done.set_result(work(*args, **more))
+
+        self.waiting.append(do)
+        if self.at_once:
+            self.run()
+        return done
 
     def run(self) -> None:
         """Do all that waits."""
@@ -48,6 +57,10 @@ class ListWorld:
         return list(self.lists.get(key, self.read))
 
 
+def fails() -> list[int]:
+    raise Unavailable("An instance does not answer.")
+
+
 @pytest.fixture
 def world() -> ListWorld:
     return ListWorld()
@@ -55,6 +68,7 @@ def world() -> ListWorld:
 
 def test_a_fresh_list_answers_and_an_old_one_is_made_anew_beside(world: ListWorld) -> None:
     assert world.get() == [1]
+    world.later.at_once = False
     world.clock.pass_ms(round(FRESH_S * 1_000))
     assert world.get() == [1] and not world.later.waiting
     world.clock.pass_ms(1)
@@ -73,36 +87,43 @@ def test_a_list_that_is_too_old_is_not_shown(world: ListWorld) -> None:
 def test_making_takes_a_share_of_the_time(world: ListWorld) -> None:
     world.takes_ms = 3_000
     world.get()
+    world.later.at_once = False
     world.clock.pass_ms(round(3_000 / SHARE) - 1)
     assert world.get() == [1] and not world.later.waiting
     world.clock.pass_ms(2)
     assert world.get() == [1] and len(world.later.waiting) == 1
 
 
-def test_requests_do_not_wait_for_the_one_that_makes_the_list(world: ListWorld) -> None:
-    def while_made() -> list[int]:
+@pytest.mark.parametrize("before", [False, True])
+def test_requests_do_not_wait_for_a_list_that_takes_long(world: ListWorld, before: bool) -> None:
+    if before:
+        world.get()
+        world.clock.pass_ms(round(2 * FRESH_S * 1_000) + 1)
+    made = world.made
+    world.later.at_once = False
+    began_s = time.monotonic()
+    for _ in range(3):
         with pytest.raises(Overloaded):
             world.get()
-        assert world.get(("topics", "other")) == [1], "another list has nothing to do with it"
-        return world.read()
+    assert time.monotonic() - began_s < 2 * WAIT_S + 1, "those that do not make it do not wait"
+    assert len(world.later.waiting) == 1
+    world.later.run()
+    assert world.get() == [made + 1]
 
-    assert world.lists.get(KEY, while_made) == [2]
-    assert world.get() == [2]
 
-
-def test_a_list_that_could_not_be_made_is_made_by_the_next_request(world: ListWorld) -> None:
-    def fails() -> list[int]:
-        raise Unavailable("An instance does not answer.")
-
+def test_an_error_is_raised_once_and_the_next_request_tries_again(world: ListWorld) -> None:
     for _ in range(2):
         with pytest.raises(Unavailable):
             world.lists.get(KEY, fails)
     assert world.get() == [1]
     world.clock.pass_ms(round(FRESH_S * 1_000) + 1)
-    assert world.lists.get(KEY, fails) == [1]
+    assert world.lists.get(KEY, fails) == [1], "an old list is shown whatever happens beside"
+    world.later.at_once = False
+    world.clock.pass_ms(round(FRESH_S * 1_000) + 1)
     with pytest.raises(Unavailable):
-        world.later.run()
-    assert world.get() == [1] and len(world.later.waiting) == 1, "nobody tries again"
+        world.get()
+    world.later.run()
+    assert world.get() == [2]
 
 
 def test_few_lists_are_kept_and_no_old_ones(world: ListWorld) -> None:

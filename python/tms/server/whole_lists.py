@@ -2,17 +2,17 @@
 
     request ─▶ a list that is fresh ─▶ its entries
              ▶ one that is old ─▶ its entries, and a thread makes a new one
-             ▶ none, or one that is too old ─▶ the request makes it
+             ▶ none, or one that is too old ─▶ a thread makes it; soon: its entries, else: try again
 
-* A list is made by one thread at a time. A request that needs one which another request is making
-  is asked to try again, so that no threads wait for each other.
+* A list is made by one thread at a time, and a request waits for it for `WAIT_S` at most.
 * Making a list takes `SHARE` of the time at most; it is fresh for so long, and too old after twice
   that.
 * Few lists are kept, and none that is too old once another one is made.
+* An error of making is raised once, by the request that waits for it or by the next one.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, wait
 from typing import Any, NamedTuple
 
 from tms.errors import Overloaded
@@ -20,6 +20,7 @@ from tms.runtime.clock import Clock
 
 FRESH_S = 15.0  # at least
 SHARE = 0.02
+WAIT_S = 0.1  # of a request, for a list that is made
 LISTS_MAX = 4
 ListKey = tuple[str, str]  # kind and namespace
 
@@ -37,46 +38,53 @@ class _WholeList(NamedTuple):
 
 class WholeLists:
     """Makes whole lists and keeps them for a while. Thread-safe: each change of a dict is atomic.
-    `threads` make lists in the place of old ones."""
+    `threads` make the lists."""
 
     def __init__(self, clock: Clock, threads: Executor) -> None:
         self._clock = clock
         self._threads = threads
         self._lists: dict[ListKey, _WholeList] = {}
         self._making: dict[ListKey, object] = {}
+        self._errors: dict[ListKey, Exception] = {}
 
     def get(self, key: ListKey, read: Callable[[], Sequence[Any]]) -> Sequence[Any]:
-        """The entries of a list; `read` reads all of them. Raises `Overloaded` while another
-        request makes it, and the errors of `read`."""
+        """The entries of a list; `read` reads all of them. Raises `Overloaded` while it is made,
+        and the errors of `read`."""
         kept = self._lists.get(key)
         age_s = 0.0 if kept is None else self._clock.monotonic_s() - kept.made_s
         if kept is not None and age_s <= kept.fresh_s:
             return kept.entries
-        is_usable = kept is not None and age_s <= 2 * kept.fresh_s
+        made: Future[None] | None = None
         own = object()
-        is_mine = self._making.setdefault(key, own) is own
-        if kept is not None and is_usable:
-            if is_mine:
-                self._threads.submit(self._make, key, read)
+        if self._making.setdefault(key, own) is own:
+            made = self._threads.submit(self._make, key, read)
+        if kept is not None and age_s <= 2 * kept.fresh_s:
             return kept.entries
-        if not is_mine:
+        if made is not None:
+            wait((made,), WAIT_S)
+        if (error := self._errors.pop(key, None)) is not None:
+            raise error
+        newer = self._lists.get(key)
+        if newer is None or newer is kept:
             raise Overloaded(
                 "The list is being put into the order of its numbers, for the first time or after "
                 "a while. Try again.",
                 retry_after_s=1,
             )
-        return self._make(key, read)
+        return newer.entries
 
-    def _make(self, key: ListKey, read: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+    def _make(self, key: ListKey, read: Callable[[], Sequence[Any]]) -> None:
         began_s = self._clock.monotonic_s()
         try:
             entries = read()
             made_s = self._clock.monotonic_s()
             self._lists[key] = _WholeList(entries, made_s, made_s - began_s)
+            self._errors.pop(key, None)
             self._drop_old(made_s)
+        except Exception as error:
+            self._errors[key] = error
         finally:
             self._making.pop(key, None)
-        return entries
 
     def _drop_old(self, now_s: float) -> None:
         kept = sorted(self._lists.copy().items(), key=lambda one: -one[1].made_s)

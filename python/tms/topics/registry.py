@@ -61,6 +61,7 @@ _log = EventLog(__name__)
 OUTGROWN_MAX = 8
 SCAN_BYTES = 1 << 20
 _ATTEMPTS = 16
+_NOT_FOREIGN = b'"has_foreign":false'  # in most records
 _DROPPED = b"-"  # instead of the topic's name, which has more characters
 
 
@@ -393,6 +394,12 @@ class Registry:
     def all(self) -> list[tuple[TopicName, TopicRecord]]:
         """Every topic."""
         return self._topics_in(self._rows(b"topic/"))
+
+    def foreign(self) -> list[TopicName]:
+        """The topics to which transactions that were begun elsewhere have written; most records are
+        not decoded."""
+        rows = ((key, raw) for key, raw in self._rows(b"topic/") if _NOT_FOREIGN not in raw)
+        return [name for name, record in self._topics_in(rows) if record.has_foreign]
 
     def _topics_in(
         self, rows: Iterable[tuple[bytes, bytes]]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tms.console.visit import Visit
+from tms.errors import Overloaded
 
 SHOWN = 100
 SHOWN_MAX = 500
@@ -17,13 +18,15 @@ BY_NAME = "name"
 class ListPage(NamedTuple):
     """A page of a list. `next`: the address of the next page, empty on the last one; `first`: that
     of the first page, empty on it; `order`: `name`, or the number by which it is sorted, largest
-    first; `search`: the text that all names contain."""
+    first; `search`: the text that all names contain; `is_sorting`: it is sorted by name until the
+    numbers of the whole list are there."""
 
     items: Sequence[Any]
     next: str
     first: str
     order: str = BY_NAME
     search: str = ""
+    is_sorting: bool = False
 
 
 async def page_of(
@@ -36,8 +39,16 @@ async def page_of(
     search, order = visit.asked("search").strip(), visit.asked("order", BY_NAME)
     asked = {"namespace": namespace, "after": after, "limit": limit + 1}
     sought = {"search": search or None, "order": None if order == BY_NAME else order}
-    found = await visit.ask(operation, **asked, **sought)
+    is_sorting = False
+    try:
+        found = await visit.ask(operation, **asked, **sought)
+    except Overloaded:
+        if order == BY_NAME:
+            raise
+        is_sorting = True
+        found = await visit.ask(operation, **(asked | {"after": None, "search": sought["search"]}))
     items = found[:limit]
-    next_page = visit.address(after=place(items[-1])) if len(found) > limit else ""
+    goes_on = len(found) > limit and not is_sorting
+    next_page = visit.address(after=place(items[-1])) if goes_on else ""
     first_page = visit.address(after=None) if after else ""
-    return ListPage(items, next_page, first_page, order, search)
+    return ListPage(items, next_page, first_page, order, search, is_sorting)

@@ -45,14 +45,17 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         visit.tried_if(Access.CONSUME, resource, "delayed.page", name=name, limit=0),
         visit.tried("topics.offsets", name=name),
         visit.tried("cluster.owners", name=name),
-        visit.tried_if(Access.OPERATE, TRANSACTIONS, "transactions.open"),
     )
-    (delayed, _), (ends, ends_error), (owners, owners_error), (open_ones, _) = others
+    (delayed, _), (ends, ends_error), (owners, owners_error) = others
+    rows = _rows(info, ends or {}, () if owners is None else owners.owners)
+    open_ones = None
+    if any(one.held_back for one in rows):
+        open_ones, _ = await visit.tried_if(Access.OPERATE, TRANSACTIONS, "transactions.open")
     values = {
         "name": name,
         "info": info,
         "held": held(info),
-        "rows": _rows(info, ends or {}, () if owners is None else owners.owners),
+        "rows": rows,
         "ends_error": ends_error,
         "owners_error": None if isinstance(owners_error, Conflict) else owners_error,
         "holders": None if open_ones is None else _holders(open_ones, name),
