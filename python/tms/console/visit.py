@@ -159,6 +159,11 @@ class Visit:
                 field="typed",
             )
 
+    @property
+    def now_ms(self) -> int:
+        """The service's time."""
+        return self._service.clock.now_ms()
+
     # -- questions ---------------------------------------------------------------------------------
 
     def question(self, operation: str, arguments: Mapping[str, Any], **more: Any) -> AskedOperation:
@@ -189,6 +194,15 @@ class Visit:
         except TMSError as error:
             return None, error
 
+    async def tried_if(
+        self, verb: Access, resource: str, operation: str, **arguments: Any
+    ) -> tuple[Any, TMSError | None]:
+        """As `tried`, if the visitor may do this; neither a result nor an error otherwise. A page
+        does not ask in vain: the audit log would be full of refusals."""
+        if not self.may(verb, resource):
+            return None, None
+        return await self.tried(operation, **arguments)
+
     async def identify(self) -> None:
         """Find out whose session it is. Raises `Unauthenticated`."""
         if self.is_guarded:
@@ -198,6 +212,11 @@ class Visit:
         """True if the visitor's principal may do this."""
         guard = self._service.guard
         return guard is None or guard.decisions.may(self.principal, verb, resource)
+
+    def may_some(self, verb: Access, namespace: str) -> bool:
+        """True if the visitor's principal may do this with some topics of a namespace."""
+        guard = self._service.guard
+        return guard is None or guard.decisions.may_some(self.principal, verb, namespace)
 
     def same_as(self, command: list[str], question: AskedOperation) -> SameAs:
         """The command, with its arguments behind `tms`, and the request that do the same."""
