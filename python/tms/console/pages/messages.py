@@ -10,6 +10,7 @@ import msgspec
 from tms.api import bodies, routes
 from tms.api.bodies import FetchedBody
 from tms.console.cells import AUTO, FORMS
+from tms.console.live import ended
 from tms.console.pages.message_ranges import (
     MERGED_MAX,
     MessagePage,
@@ -231,7 +232,7 @@ async def _followed(source: MessageSource, at: PageOffsets) -> AsyncGenerator[by
             behind = sum(fetched.ends.values()) - sum(at.values())
             shown = {"html": await _rows(source, fetched), "behind": max(0, behind)}
         except TMSError as error:
-            yield b"event: ended\ndata: %b\n\n" % msgspec.json.encode(error.message)
+            yield ended(error.message)
             return
         data = msgspec.json.encode(shown)
         yield b"id: %b\nevent: rows\ndata: %b\n\n" % (offsets_text(at).encode(), data)
