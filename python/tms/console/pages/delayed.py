@@ -20,7 +20,8 @@ from tms.model.access import Access
 from tms.model.delayed import DelayedId, DelayedMessage
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
 
-SHOWN, SHOWN_MAX = 50, 200
+SHOWN = 50
+SHOWN_MAX = 200
 CHOSEN_MAX = 200  # messages that are cancelled together
 KEY_CHARS = 200
 
@@ -125,12 +126,14 @@ def _ids(texts: Sequence[str]) -> list[DelayedId]:
 
 
 def _row(message: DelayedMessage) -> DelayedRow:
-    key, is_text = None, True
+    key = None
+    is_text = True
     if message.key is not None:
         try:
             key = message.key.decode()
         except UnicodeDecodeError:
-            key, is_text = message.key[:KEY_CHARS].hex(" "), False
+            is_text = False
+            key = message.key[:KEY_CHARS].hex(" ")
     headers = sum(len(name.encode()) + len(value or b"") for name, value in message.headers.items())
     size = len(message.key or b"") + len(message.value or b"") + headers
     cut = None if key is None else key[:KEY_CHARS] + ("…" if len(key) > KEY_CHARS else "")

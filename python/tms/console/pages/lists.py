@@ -36,7 +36,8 @@ async def page_of(
     namespace. `place`: of an entry, behind which the next page begins."""
     limit = visit.number("limit", SHOWN, 1, SHOWN_MAX)
     after = visit.asked("after") or None
-    search, order = visit.asked("search").strip(), visit.asked("order", BY_NAME)
+    search = visit.asked("search").strip()
+    order = visit.asked("order", BY_NAME)
     asked = {"namespace": namespace, "after": after, "limit": limit + 1}
     sought = {"search": search or None, "order": None if order == BY_NAME else order}
     is_sorting = False

@@ -20,7 +20,7 @@ from tms.model.topic import PartitionInfo, TopicInfo, TopicName
 
 LOOKED_BYTES = 1 << 20  # of messages with a key that are counted before they are erased
 LOOKED_MAX = 10_000
-KEY_TEXT, KEY_BASE64 = "text", "base64"
+KEY_BASE64 = "base64"  # how a key is given, in place of text
 
 
 def _resource(name: TopicName) -> str:
@@ -51,7 +51,8 @@ async def truncate(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     name = TopicName.of(namespace, topic)
     visit.require_typed(str(name))
     info = await visit.ask("topics.describe_topic", name=name)
-    before, partition = position_in(visit.given("before")), _partition(visit.given("partition"))
+    before = position_in(visit.given("before"))
+    partition = _partition(visit.given("partition"))
     asked = {"name": name, "before": before, "partition": partition}
     await visit.ask("topics.truncate_topic", **asked)
     where = f"partition {partition} of {name}" if partition is not None else str(name)
@@ -75,7 +76,8 @@ async def _truncation_page(
     if not before_text:
         return WebPage("topic_truncate.html", values)
     try:
-        before, partition = position_in(before_text), _partition(partition_text)
+        before = position_in(before_text)
+        partition = _partition(partition_text)
         cuts = await _cuts(visit, info, before, partition)
     except (Invalid, OffsetOutOfRange) as error:
         return WebPage("topic_truncate.html", values | {"fault": error}, 422)
