@@ -21,6 +21,7 @@ from tms.client.http.peer import HttpPeer
 from tms.client.http.transport import HttpTransport, PortOf
 from tms.errors import Invalid
 from tms.model.access import VERBS
+from tms.model.dead_letters import LetterId
 from tms.model.delayed import DelayedId
 from tms.model.ids import MessageId
 from tms.model.lag import GroupOrder, LagPlace, QueueOrder, TopicOrder
@@ -67,6 +68,14 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "before": st.sampled_from([Position.latest(), Position.time(12), Position.offset(7)]),
     "isolation": st.sampled_from([Isolation.COMMITTED, Isolation.UNCOMMITTED]),
     "tokens": st.lists(_tokens, max_size=5),
+    "letters": st.lists(
+        st.builds(
+            lambda p, ms: LetterId(p, MessageId(ms, 3)),
+            st.integers(0, 1_023),
+            st.integers(1, 1 << 46),
+        ),
+        max_size=5,
+    ),
     "delay_s": st.none() | st.floats(0, 43_200),
     "lease_s": st.none() | st.floats(0.001, 43_200),
     "cause": st.text(max_size=100).filter(lambda text: text.isprintable()),
@@ -121,6 +130,7 @@ VALUES |= {
     "logger": _words,
     "for_s": st.none() | st.floats(0.001, FOR_S_MAX),
     "everywhere": st.booleans(),
+    "last_s": st.integers(60, 3_600),
     "one_time": st.booleans(),
 }
 _tokens_of_access = st.from_regex("[0-9a-f]{12}", fullmatch=True)

@@ -195,6 +195,7 @@ FilesParameter = Annotated[
     ARGUMENT,
     click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
 ]
+PartitionsOption = Annotated[tuple[int, ...], "-p", "--partition", click.IntRange(min=0)]
 NamespaceOption = Annotated[str, "-n", "[default]"]
 PartitionOption = Annotated[int | None, "-p", click.IntRange(min=0)]
 PositionOption = Annotated["Position", POSITION]

@@ -13,6 +13,7 @@ from tms.api import routes
 from tms.api.operations import OPERATIONS
 from tms.console.commands import SameAs, same_as
 from tms.console.forms import TOKEN_FIELD, FormKey, fields_of, pairs_of
+from tms.console.pace import Pace
 from tms.console.rendering import render, render_block, segment
 from tms.errors import Invalid, TMSError, Unauthenticated
 from tms.model.access import Access
@@ -38,20 +39,23 @@ class Notice(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """A page to show: a template and its values. `status`: of the answer."""
+    """A page to show: a template and its values. `status`: of the answer; `session`: as of a
+    `Redirect`."""
 
     template: str
     values: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Another page to load. `cookies`: lines of `Set-Cookie`."""
+    """Another page to load. `session`: the text of the browser's session from now on; empty: it has
+    none any more; None: as before."""
 
     location: str
     notice: Notice | None = None
-    cookies: tuple[str, ...] = ()
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,13 @@ class Visit:
     """A request of a browser. Used by the event loop's thread."""
 
     def __init__(
-        self, service: Service, app: FrontApp, exchange: Exchange, key: FormKey, url: str
+        self,
+        service: Service,
+        app: FrontApp,
+        exchange: Exchange,
+        key: FormKey,
+        url: str,
+        pace: Pace,
     ) -> None:
         self.exchange = exchange
         self.url = url
@@ -96,6 +106,7 @@ class Visit:
         self.principal = ""  # empty until it is identified, and without access control
         self.fields: Mapping[str, list[str]] = {}  # of the form
         self.app = app
+        self.pace = pace  # of pages that follow
         self._service = service
 
     # -- the request -------------------------------------------------------------------------------
@@ -167,6 +178,12 @@ class Visit:
         """The result of a question. Raises the errors of its operation."""
         return await ask(self.app.answer, self.exchange, self.authorization, question)
 
+    async def ask_with(self, credential: str, operation: str, **arguments: Any) -> Any:
+        """The result of an operation for another credential than that of the session. Raises its
+        errors."""
+        question = self.question(operation, arguments)
+        return await ask(self.app.answer, self.exchange, f"Bearer {credential}".encode(), question)
+
     async def tried(self, operation: str, **arguments: Any) -> tuple[Any, TMSError | None]:
         """The result of an operation, or its error in place of it: a part of a page may fail while
         the others are shown. Raises only `Unauthenticated`."""
@@ -209,7 +226,7 @@ class Visit:
         """A visit of the same browser and session to another address."""
         path, _, query = target.partition("?")
         exchange = asked_as(self.exchange, path.encode(), query.encode())
-        visit = Visit(self._service, self.app, exchange, self.key, self.url)
+        visit = Visit(self._service, self.app, exchange, self.key, self.url, self.pace)
         visit.principal = self.principal
         return visit
 

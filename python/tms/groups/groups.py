@@ -260,8 +260,12 @@ class LogGroups:
 
     def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]:
         """The positions of a group in a topic, by partition."""
-        committed = self._positions_of(topic, group).of(group, topic)
+        committed = self.committed_in(topic, group)
         return {partition: one.position for partition, one in committed.items()}
+
+    def committed_in(self, topic: TopicName, group: str) -> Mapping[int, CommittedPosition]:
+        """The positions of a group in a topic with their metadata, by partition."""
+        return self._positions_of(topic, group).of(group, topic)
 
     def committed(
         self, group: str, topics: Collection[TopicName] | None = None, stable: bool = False

@@ -250,6 +250,7 @@ class AsyncBus(Derived[Bus]):
 
     describe_group = in_thread(Bus.describe_group)
     positions = in_thread(Bus.positions)
+    plan_reset = in_thread(Bus.plan_reset)
     set_positions = in_thread(Bus.set_positions)
     forget_positions = in_thread(Bus.forget_positions)
 

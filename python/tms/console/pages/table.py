@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 
 from tms.console.pages import (
+    access,
+    dead_letters,
     delayed,
+    groups,
     message,
     messages,
     publishing,
+    queues,
     signing_in,
     topic_removing,
     topic_settings,
@@ -23,6 +27,10 @@ ROUTES: Sequence[PageRoute] = (
     *messages.ROUTES,
     *message.ROUTES,
     *publishing.ROUTES,
+    *access.ROUTES,
+    *groups.ROUTES,
+    *queues.ROUTES,
+    *dead_letters.ROUTES,
     *delayed.ROUTES,
     *transactions.ROUTES,
 )
