@@ -17,8 +17,10 @@ from tests.http_kit import Served, serving
 from tests.pages_kit import PageReader, ReadPage
 from tms.block import encode
 from tms.client.client import Bus
+from tms.errors import Overloaded
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
+from tms.server.whole_lists import WholeLists
 from tms.store.memory import MemoryStore
 
 NEW = "/console/topics/new"
@@ -460,3 +462,49 @@ def test_a_full_store_refuses_and_says_so() -> None:
         reader.get(at("full", "settings"))
         done = reader.send(page.form("/settings"), do="change")
         assert done.status == 200 and "full has now: partitions 2." in done.text
+
+
+def test_groups_and_queues_are_searched_and_sorted(reader: PageReader, bus: Bus) -> None:
+    for topic, count in (("far-behind", 9), ("Near-behind", 2), ("mid-behind", 5)):
+        bus.create_topic(topic)
+        bus.publish_many(topic, [b"x"] * count)
+        bus.set_positions(topic, {0: "offset:0"}, group="g")
+        bus.queue(topic, group="q", start="earliest")
+
+    def listed(page: ReadPage) -> list[str]:
+        return [text for text in page.links if text.endswith("-behind")]
+
+    by_number = ["far-behind", "mid-behind", "Near-behind"]
+    for kind, order, label in (("groups", "lag", "Lag"), ("queues", "waiting", "Waiting")):
+        page = reader.get(f"/console/{kind}?search=BEHIND")
+        assert listed(page) == sorted(by_number)
+        page = reader.get(page.links[label])
+        assert listed(page) == by_number and 'aria-sort="descending"' in page.html
+        assert f"order={order}" in reader.at
+        assert (
+            listed(reader.get(f"/console/{kind}?order={order}&search=behind/&limit=2"))
+            == (by_number[:2])
+        )
+        assert "Nothing that you may see" in reader.get(f"/console/{kind}?search=zzz").text
+
+
+def test_a_list_that_is_still_being_sorted_shows_names_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving(MemoryStore()) as served, tms.connect(served.url) as bus:
+        reader = PageReader(served.url)
+        for nth in range(3):
+            bus.create_topic(f"sort-{nth}")
+            bus.publish_many(f"sort-{nth}", [b"x"] * nth)
+
+        def still_made(*_: object) -> None:
+            raise Overloaded("The list is being put into the order of its numbers. Try again.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(WholeLists, "get", still_made)
+            page = reader.get("/console/topics?search=sort-&order=messages&limit=2")
+            assert page.status == 200 and rows(page) == ["sort-0", "sort-1"]
+            assert "is being sorted" in page.text and "Next page" not in page.links
+        page = reader.get("/console/topics?search=sort-&order=messages")
+        assert rows(page) == ["sort-2", "sort-1", "sort-0"]
+        assert "is being sorted" not in page.text

@@ -39,12 +39,10 @@ class DelayedRow(NamedTuple):
 async def show_topics(visit: Visit) -> PageAnswer:
     """The topics of a namespace that have delayed messages."""
     namespace = visit.asked("namespace", DEFAULT_NAMESPACE)
-    namespaces, _ = await visit.tried("glance.namespaces")
     listing = await page_of(
         visit, "glance.delayed", namespace, lambda one: TopicName.parse(one.topic).topic
     )
-    values = {"namespace": namespace, "namespaces": namespaces or (), "listing": listing}
-    return WebPage("delayed.html", values)
+    return WebPage("delayed.html", {"namespace": namespace, "listing": listing})
 
 
 async def show_messages(visit: Visit, namespace: str, topic: str) -> PageAnswer:

@@ -20,13 +20,11 @@ TRANSACTIONS = "transactions"  # the resource
 async def show_topics(visit: Visit) -> PageAnswer:
     """The topics of a namespace with what they hold, a page of them."""
     namespace = visit.asked("namespace", DEFAULT_NAMESPACE)
-    (namespaces, _), listing = await asyncio.gather(
-        visit.tried("glance.namespaces"),
-        page_of(visit, "glance.topics", namespace, lambda one: TopicName.parse(one.topic).topic),
+    listing = await page_of(
+        visit, "glance.topics", namespace, lambda one: TopicName.parse(one.topic).topic
     )
     values = {
         "namespace": namespace,
-        "namespaces": namespaces or (),
         "listing": listing,
         "may_create": visit.may_some(Access.MANAGE, namespace),
     }
