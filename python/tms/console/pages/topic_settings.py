@@ -201,7 +201,7 @@ async def change(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     changes, faults = settings_in(differing)
     if faults or visit.given("do") != "change" or not changes:
         return await _settings_page(visit, info, texts, faults)
-    if visit.given("seen") != _seen(now):
+    if visit.given("seen") != _seen(info):
         raise Conflict(
             f"The settings of {name} have changed since this form was shown. Nothing was changed "
             "now. Open the form again."
@@ -243,7 +243,7 @@ async def _settings_page(
         "differing": differing,
         "effects": effects,
         "loses": any(one.loses for one in effects),
-        "seen": _seen(now),
+        "seen": _seen(info),
         "same": same,
         "may_manage": visit.may(Access.MANAGE, _resource(info.name)),
     }
@@ -334,7 +334,9 @@ def _status(faults: Mapping[str, str], error: TMSError | None) -> int:
     return routes.status_of(Invalid("")) if faults else routes.OK
 
 
-def _seen(texts: Mapping[str, str]) -> str:
+def _seen(info: TopicInfo) -> str:
+    """The settings that a form has shown, and of which generation of the topic."""
+    texts = {"generation": str(info.generation), **texts_of(info.settings)}
     return " ".join(f"{name}={text}" for name, text in texts.items())
 
 
