@@ -46,6 +46,7 @@ def address(served: Served) -> Iterator[Callable[[str], str]]:
         delayed = next(iter(bus.list_delayed(REMINDERS))).id
         names = {"namespace": "shop", "topic": "orders", "group": BILLING, "link": "tms_unknown"}
         names |= {"partition": str(first.partition), "id": str(first.id)}
+        names |= {"principal": "ann", "token": bus.admin.access.create_token("ann").id}
         others: dict[str, dict[str, object]] = {
             "/console/delayed": {"topic": "reminders"},
             "/console/queues": {"group": PACKERS},
