@@ -36,6 +36,7 @@ def test_messages_are_turned_over_by_keys(visitor: Visitor, bus: Bus) -> None:
     page = visitor.open("/console/messages/default/turned")
     latest = places(page)
     assert latest[-1] == "0/129"
+    expect(page.locator("[aria-current=page]")).to_have_text("Topics")
     page.keyboard.press("p")
     expect(page.get_by_role("rowheader").last).to_have_text(f"0/{129 - len(latest)}")
     assert not set(latest) & set(places(page))
