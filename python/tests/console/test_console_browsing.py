@@ -10,6 +10,11 @@ from tests.console_kit import Visitor, tab_to
 from tests.http_kit import Served
 from tms.client.client import Bus
 
+HIDE = """hidden => {
+    Object.defineProperty(document, 'hidden', {configurable: true, value: hidden});
+    document.dispatchEvent(new Event('visibilitychange'));
+}"""
+
 
 def at(page: Page) -> str:
     parts = urlsplit(page.url)
@@ -105,6 +110,18 @@ def test_numbers_change_while_they_are_looked_at(visitor: Visitor, bus: Bus) -> 
     assert len(visitor.requests(page)) == 4, "no request more"
     bus.delete_topic("lively")
     expect(page.get_by_role("contentinfo")).to_contain_text("Not live any more")
+
+
+def test_a_hidden_page_has_no_connection(visitor: Visitor, bus: Bus) -> None:
+    bus.create_topic("hidden")
+    page = visitor.open("/console/topics/default/hidden")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    with page.expect_event("requestfailed", lambda one: "/console/live" in one.url):
+        page.evaluate(HIDE, True)
+    bus.publish("hidden", b"x")
+    with page.expect_request(lambda one: "/console/live" in one.url):
+        page.evaluate(HIDE, False)
+    expect(page.get_by_role("main")).to_contain_text("1 messages")
 
 
 def test_times_are_shown_in_both_zones(visitor: Visitor, bus: Bus) -> None:
