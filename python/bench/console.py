@@ -28,7 +28,7 @@ from urllib.request import urlopen
 
 from bench import machine
 from bench.report import Goal, Report, Sample, interleaved, measured, percentile, ratio
-from bench.targets import START_S, TOPIC, Service, Setup, values
+from bench.targets import START_S, TOPIC, Embedded, Service, Setup, values
 from bench.throughput import AT_ONCE, publish
 from integration.cluster.site import free_ports
 from tms.client.client import Bus
@@ -67,12 +67,14 @@ _NAMES = "with", "without"
 def run(setup: Setup, report: Report) -> None:
     """All of it, one after the other."""
     topics, queues = (1_000, 100) if setup.quick else (10_000, 1_000)
-    with setup.directory() as path, Service.start(path) as target:
-        _fill(target.bus, topics, queues)
+    with setup.directory() as path:
+        with Embedded.open(path / "data") as filled:
+            _fill(filled.bus, topics, queues)
         report.title(f"A service with {topics:,} topics, {topics:,} groups, {queues:,} queues")
-        _pages(setup, report, target)
-        _beside(setup, report, target)
-        _crowd(report, target)
+        with Service.start(path) as target:
+            _pages(setup, report, target)
+            _beside(setup, report, target)
+            _crowd(report, target)
     _at_rest(setup, report)
     _wheel(report)
 
