@@ -379,10 +379,22 @@ class SimPeer:
     def groups_of(self, *given: Any) -> Any:
         raise NotImplementedError
 
+    def delayed_of(self, *given: Any) -> Any:
+        raise NotImplementedError
+
     def load(self) -> Any:
         raise NotImplementedError
 
     def set_log_level(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def own_history(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def own_topic_history(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def own_group_history(self, *given: Any) -> Any:
         raise NotImplementedError
 
     def lags(self, places: Any) -> Any:

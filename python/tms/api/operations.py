@@ -14,6 +14,7 @@ from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
 from tms.api.cloud_events import CloudEvent, CloudEvents
 from tms.api.glance import GlanceApi
+from tms.api.history import HistoryApi
 from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
 from tms.api.log_levels import LogApi
 from tms.api.operation import (
@@ -37,6 +38,7 @@ from tms.api.parameters import (
     DELAYED_DEFAULT,
     HOLDING,
     LEAVE_S,
+    PRODUCERS_DEFAULT,
     PUBLISH_SHAPE,
     TIMEOUT_S,
     TOPICS_DEFAULT,
@@ -67,7 +69,7 @@ from tms.model.delayed import Deferred, DelayedId, DelayedPage, Due
 from tms.model.filter import Filter
 from tms.model.group import SESSION_S, GroupInfo, GroupSummary, MemberAssignment
 from tms.model.ids import MessageId
-from tms.model.inspection import PartitionInspection
+from tms.model.inspection import PartitionInspection, ProducerInfo
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import LATEST, Position, PositionKind
 from tms.model.snapshot import Isolation, ReadIsolation
@@ -191,6 +193,18 @@ class TopicsApi(Protocol):
         ] = BLOCKS_DEFAULT,
     ) -> PartitionInspection:
         """The state of a partition in the store: segments, and the newest blocks."""
+
+    @get("{name}/producers", Resource.TOPIC, Access.OBSERVE)
+    def producers(
+        self,
+        name: TopicName,
+        partition: Partition = 0,
+        limit: Annotated[
+            int, Meta(ge=1, le=1_000, description="How many producers.")
+        ] = PRODUCERS_DEFAULT,
+    ) -> Annotated[list[ProducerInfo], Named("Producers", "Producers.", "producers")]:
+        """The producers and idempotency keys that a partition remembers, the one that published
+        last first."""
 
     @post(
         "{name}/messages",
@@ -433,6 +447,7 @@ APIS: dict[str, type] = {
     "transactions": TransactionsApi,
     "delayed": DelayedApi,
     "glance": GlanceApi,
+    "history": HistoryApi,
     "service": ServiceApi,
     "access": AccessApi,
     "backups": BackupsApi,

@@ -148,6 +148,7 @@ def _exchange(asker: Exchange, authorization: bytes, question: AskedOperation) -
         asked.headers[b"authorization"] = authorization
     if payload := question.payload:
         asked.headers[b"content-type"] = question.content_type.encode()
+        asked.headers[b"content-length"] = b"%d" % len(payload)  # another instance reads so much
         asked.body = bytearray(payload)
         asked.content_length = asked.received = len(payload)
     return asked

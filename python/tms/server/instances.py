@@ -7,6 +7,7 @@ from tms.cluster.cluster import Cluster
 from tms.engine.engine import Engine
 from tms.errors import Conflict, Invalid, NotFound, NotOwner, TMSError
 from tms.model.cluster import ClusterEvent, ClusterView, InstanceInfo, TopicOwners
+from tms.model.delayed import DelayedSummary
 from tms.model.group import GroupSummary
 from tms.model.lag import InstanceLoad
 from tms.model.queue import QueueSummary
@@ -29,6 +30,9 @@ class Peers:
         self.list_groups_of = engine.groups.list_groups
         self.forget_topic = engine.groups.forget_topic
         self.set_log_level = service.log_levels.set_here
+        self.own_history = service.histories.service_here
+        self.own_topic_history = service.histories.topic_here
+        self.own_group_history = service.histories.group_here
 
     def fates(self, pointers: list[int]) -> dict[int, Fate]:
         """The outcomes of transactions that were begun here, for their messages."""
@@ -44,16 +48,32 @@ class Peers:
             pass
 
     def queues_of(
-        self, namespace: str, shards: list[int], after: str | None, limit: int
+        self,
+        namespace: str,
+        shards: list[int],
+        after: str | None,
+        limit: int,
+        search: str | None = None,
     ) -> list[QueueSummary]:
         """A page of the queues of a namespace in some shards. Raises `NotOwner`."""
-        return self._engine.glance.queues(namespace, after, limit, shards)
+        return self._engine.glance.queues(namespace, after, limit, search, None, shards)
 
     def groups_of(
-        self, namespace: str, shards: list[int], after: str | None, limit: int
+        self,
+        namespace: str,
+        shards: list[int],
+        after: str | None,
+        limit: int,
+        search: str | None = None,
     ) -> list[GroupSummary]:
         """A page of the groups of a namespace in some shards. Raises `NotOwner`."""
-        return self._engine.glance.groups(namespace, after, limit, shards)
+        return self._engine.glance.groups(namespace, after, limit, search, None, shards)
+
+    def delayed_of(
+        self, namespace: str, shards: list[int], after: str | None, limit: int
+    ) -> list[DelayedSummary]:
+        """A page of the topics of a namespace that have delayed messages. Raises `NotOwner`."""
+        return self._engine.glance.delayed(namespace, after, limit, shards)
 
     def load(self) -> InstanceLoad:
         """The load of this instance: totals since its start, and its present state."""
@@ -164,4 +184,5 @@ def works_of(service: Service) -> dict[str, Any]:
         "peers": Peers(service),
         "cluster": Instances(service.engine),
         "log": service.log_levels,
+        "history": service.histories,
     }
