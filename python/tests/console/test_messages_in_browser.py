@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import pytest
 from playwright.sync_api import Page
@@ -129,9 +129,8 @@ def test_nothing_of_a_message_is_executed(bus: Bus, visitor: Visitor) -> None:
             page.go_back()
 
 
-def test_a_poisoned_message_is_mended(served: Served, visitor: Visitor) -> None:
-    with closing(Shop(tms.connect(served.url))) as shop:
-        shop.fill()
+def test_a_poisoned_message_is_mended(bus: Bus, visitor: Visitor) -> None:
+    Shop(bus).fill()
     page = visitor.open("/console/messages/shop/orders-packers-dead")
     page.locator("tbody tr th a").first.click()
     page.get_by_text("ValueError: quantity is", exact=False).first.wait_for()
