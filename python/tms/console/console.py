@@ -99,6 +99,10 @@ class Console:
             await self._send_file(exchange, exchange.path.decode("ascii").rpartition("/")[2])
             return
         cookies = _cookies(exchange)
+        if self._comes_from_elsewhere(exchange, cookies):
+            values = {"at": exchange.target.decode("ascii")}
+            await self._service.respond(exchange, routes.OK, _HTML, render("again.html", values))
+            return
         browser = cookies.get(self._prefix + BROWSER) or new_browser_key()
         session = cookies.get(self._prefix + SESSION, "")
         host = exchange.headers.get(b"host", b"").decode("latin-1")
@@ -113,6 +117,12 @@ class Console:
                 raise
             shown = problem_page(error, exchange.request_id)
         await self._send(visit, shown, cookies)
+
+    def _comes_from_elsewhere(self, exchange: Exchange, cookies: Mapping[str, str]) -> bool:
+        """True if the browser follows a link of another site: it leaves the cookies out, which
+        says nothing of what it has. Loaded again by itself, the page gets them."""
+        has_none = not cookies.keys() & {self._prefix + SESSION, self._prefix + BROWSER}
+        return has_none and exchange.headers.get(b"sec-fetch-site") == b"cross-site"
 
     async def _send_file(self, exchange: Exchange, name: str) -> None:
         content = static(name)
