@@ -13,7 +13,7 @@ from tms.api import routes
 from tms.api.operations import OPERATIONS
 from tms.console.commands import SameAs, same_as
 from tms.console.forms import TOKEN_FIELD, FormKey, fields_of, pairs_of
-from tms.console.pace import Pace
+from tms.console.pace import ViewerPace
 from tms.console.rendering import render, render_block, segment
 from tms.errors import Invalid, TMSError, Unauthenticated
 from tms.model.access import Access
@@ -99,7 +99,7 @@ class Visit:
         exchange: Exchange,
         key: FormKey,
         url: str,
-        pace: Pace,
+        pace: ViewerPace,
     ) -> None:
         self.exchange = exchange
         self.url = url
