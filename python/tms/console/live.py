@@ -34,6 +34,11 @@ _Key = tuple[str, str, tuple[str, ...]]  # address, session, names of parts
 _PageOf = Callable[[Visit], Awaitable[WebPage]]
 
 
+def ended(problem: str) -> bytes:
+    """The last event of a page, with the reason."""
+    return b"event: ended\ndata: %b\n\n" % msgspec.json.encode(problem)
+
+
 class _LivePage:
     """A page with parts at which at least one viewer looks."""
 
@@ -147,7 +152,7 @@ class LiveParts:
                 sent = watched.parts
                 yield b"event: parts\ndata: %b\n\n" % msgspec.json.encode(changed)
             if watched.problem:
-                yield b"event: ended\ndata: %b\n\n" % msgspec.json.encode(watched.problem)
+                yield ended(watched.problem)
                 return
             woken = asyncio.get_running_loop().create_future()
             watched.waiting.add(woken)

@@ -25,6 +25,7 @@ from tms.server.http.exchange import Exchange
 from tms.server.service import Service
 
 ROOT = routes.CONSOLE
+PAGES_OF_TOPICS = ("/console/messages/", "/console/publish/")  # by their beginnings
 NOTICE_CHARS_MAX = 600
 DONE = "done"
 PROBLEM = "problem"
@@ -233,6 +234,8 @@ class Visit:
     def is_at(self, path: str) -> bool:
         """True if this page belongs to the section at a path."""
         own = self.exchange.path.decode("ascii").rstrip("/")
+        for pages in PAGES_OF_TOPICS:
+            own = own.replace(pages, "/console/topics/", 1)
         section = path.rstrip("/")
         return own == section or (section != ROOT and own.startswith(f"{section}/"))
 
