@@ -385,6 +385,15 @@ class SimPeer:
     def set_log_level(self, *given: Any) -> Any:
         raise NotImplementedError
 
+    def own_history(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def own_topic_history(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def own_group_history(self, *given: Any) -> Any:
+        raise NotImplementedError
+
     def lags(self, places: Any) -> Any:
         return self.ask(lambda engine: engine.topics.lags.here(places), reading=_at_rest)
 

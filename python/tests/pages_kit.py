@@ -80,10 +80,11 @@ class ReadPage(HTMLParser):
             self._is_first = False
 
     def form(self, action: str = "") -> PageForm:
-        """The only form that is posted and whose address ends so."""
-        (found,) = [
-            one for one in self.forms if one.method == "POST" and one.action.endswith(action)
-        ]
+        """The only form that is posted and whose address ends so; without an address, the only one
+        beside that which signs out."""
+        posted = [one for one in self.forms if one.method == "POST"]
+        others = [one for one in posted if action or not one.action.endswith("/sign-out")]
+        (found,) = [one for one in others if one.action.endswith(action)]
         return found
 
 

@@ -129,6 +129,7 @@ VALUES |= {
     "logger": _words,
     "for_s": st.none() | st.floats(0.001, FOR_S_MAX),
     "everywhere": st.booleans(),
+    "last_s": st.integers(60, 3_600),
     "one_time": st.booleans(),
 }
 _tokens_of_access = st.from_regex("[0-9a-f]{12}", fullmatch=True)

@@ -108,6 +108,14 @@ def test_a_forged_form_changes_nothing(
     assert "kept" in reader.get("/console/topics").links
 
 
+def test_a_page_that_resolves_its_name_to_this_machine_sees_no_console(
+    served: Served, reader: PageReader
+) -> None:
+    for target in ("/console/", "/console/topics", "/console/sign-in", "/console/live"):
+        page = reader.ask("GET", target, headers={"Host": "evil.example"})
+        assert page.status == 403 and "not known here" in page.text
+
+
 def test_a_form_of_another_browser_changes_nothing(served: Served, reader: PageReader) -> None:
     make(served, "of-another")
     target = "/console/topics/default/of-another/delete"

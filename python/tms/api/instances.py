@@ -9,11 +9,12 @@ from msgspec import Meta, Struct
 
 from tms.api import bodies, commits, queues, routes
 from tms.api.operation import Codec, Form, Named, Repeat, Resource, delete, get, post, put
-from tms.api.parameters import LARGE_BYTES, PARTITION, Namespace, Shown, number_in
+from tms.api.parameters import LARGE_BYTES, PARTITION, GroupName, Namespace, Shown, number_in
 from tms.errors import Conflict
 from tms.model.access import Access
 from tms.model.cluster import ClusterEvent, ClusterView, TopicOwners
 from tms.model.group import GroupSummary
+from tms.model.history import History
 from tms.model.ids import MessageId
 from tms.model.lag import InstanceLoad, Lag, LagPlace, TopicSize
 from tms.model.log_level import LogLevel
@@ -340,6 +341,18 @@ class PeersApi(Protocol):
     @get("cluster/load", Resource.INSTANCE, Access.OBSERVE)
     def load(self) -> InstanceLoad:
         """The load of this instance since its start."""
+
+    @get("cluster/own-history", Resource.INSTANCE, Access.OBSERVE)
+    def own_history(self, last_s: int) -> History:
+        """The last seconds of this instance."""
+
+    @get("{name}/owned/history", Resource.INSTANCE, Access.OBSERVE)
+    def own_topic_history(self, name: TopicName, last_s: int) -> History:
+        """The last seconds of a topic at this instance."""
+
+    @get("{topic}/owned/groups/{group}/history", Resource.INSTANCE, Access.OBSERVE)
+    def own_group_history(self, topic: TopicName, group: GroupName, last_s: int) -> History:
+        """The lag of a group that this instance has kept."""
 
     @get("cluster/own-events", Resource.INSTANCE, Access.OBSERVE)
     def events(self) -> Events:

@@ -14,6 +14,7 @@ from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
 from tms.api.cloud_events import CloudEvent, CloudEvents
 from tms.api.glance import GlanceApi
+from tms.api.history import HistoryApi
 from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
 from tms.api.log_levels import LogApi
 from tms.api.operation import (
@@ -433,6 +434,7 @@ APIS: dict[str, type] = {
     "transactions": TransactionsApi,
     "delayed": DelayedApi,
     "glance": GlanceApi,
+    "history": HistoryApi,
     "service": ServiceApi,
     "access": AccessApi,
     "backups": BackupsApi,

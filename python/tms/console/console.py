@@ -45,6 +45,7 @@ from tms.server.service import Service
 SESSION = "tms_session"
 BROWSER = "tms_browser"
 NOTICE = "tms_notice"
+_GONE = "; Max-Age=0"
 SEE_OTHER = 303
 BYTES = "application/octet-stream"
 POLICY = (
@@ -185,8 +186,10 @@ class Console:
         head = b""
         if prefix + BROWSER not in cookies:
             head += self._cookie(BROWSER, visit.key.browser)
+        if shown.session is not None:
+            head += self._cookie(SESSION, shown.session, "" if shown.session else _GONE)
+            visit.key = visit.key._replace(session=shown.session)
         if isinstance(shown, Redirect):
-            head += b"".join(f"set-cookie: {one}\r\n".encode() for one in shown.cookies)
             if shown.notice is not None:
                 head += self._cookie(NOTICE, noted(shown.notice))
             head += f"location: {shown.location}\r\n".encode()
@@ -195,7 +198,7 @@ class Console:
         notice = None
         if prefix + NOTICE in cookies:
             notice = notice_in(cookies[prefix + NOTICE])
-            head += self._cookie(NOTICE, "", "; Max-Age=0")
+            head += self._cookie(NOTICE, "", _GONE)
         body = await visit.rendered(shown, notice)
         await self._service.respond(exchange, shown.status, _HTML + head, body)
 

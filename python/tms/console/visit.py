@@ -38,20 +38,23 @@ class Notice(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """A page to show: a template and its values. `status`: of the answer."""
+    """A page to show: a template and its values. `status`: of the answer; `session`: as of a
+    `Redirect`."""
 
     template: str
     values: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Another page to load. `cookies`: lines of `Set-Cookie`."""
+    """Another page to load. `session`: the text of the browser's session from now on; empty: it has
+    none any more; None: as before."""
 
     location: str
     notice: Notice | None = None
-    cookies: tuple[str, ...] = ()
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,12 @@ class Visit:
     async def put(self, question: AskedOperation) -> Any:
         """The result of a question. Raises the errors of its operation."""
         return await ask(self.app.answer, self.exchange, self.authorization, question)
+
+    async def ask_with(self, credential: str, operation: str, **arguments: Any) -> Any:
+        """The result of an operation for another credential than that of the session. Raises its
+        errors."""
+        question = self.question(operation, arguments)
+        return await ask(self.app.answer, self.exchange, f"Bearer {credential}".encode(), question)
 
     async def tried(self, operation: str, **arguments: Any) -> tuple[Any, TMSError | None]:
         """The result of an operation, or its error in place of it: a part of a page may fail while

@@ -180,6 +180,7 @@ async def _serve(
         loop.add_signal_handler(number, stop)
     beside = [
         asyncio.create_task(memory.trim_regularly(service)),
+        asyncio.create_task(service.histories.sampler.run(service.in_thread)),
         asyncio.create_task(systemd.keep_alive()),
     ]
     if service.issuer is not None:

@@ -61,13 +61,14 @@ class Fetching:
             held = bodies.framed_bytes(fetched.blocks)
             budget.bytes += held
             if request.media == routes.BLOCKS:
+                self._count(request, held)
                 await self._send_blocks(exchange, fetched, held, owners)
             else:
                 unpacked, body = await self.unpacked(request, fetched, held, request.body)
                 budget.bytes += len(body)
                 held += len(body)
                 head = _head(request.media, unpacked.next, unpacked.reached, fetched.ends)
-                await self._send(exchange, head, body)
+                await self._send(exchange, request, head, body)
         finally:
             budget.release(held)
 
@@ -137,7 +138,6 @@ class Fetching:
         self, exchange: Exchange, fetched: Fetched, length: int, owners: bytes
     ) -> None:
         head = _head(routes.BLOCKS, fetched.next, fetched.reached, fetched.ends) + owners
-        self._service.metrics.bytes_out += length
         await exchange.stream(routes.OK, head, length, bodies.frames(fetched.blocks))
 
     async def unpacked(
@@ -178,10 +178,20 @@ class Fetching:
         finally:
             budget.release(weight)
 
-    async def _send(self, exchange: Exchange, head: bytes, body: Buffer) -> None:
+    def _count(self, request: RequestedFetch, size: int) -> None:
+        """Count bytes that are sent; another instance counts for its client those that it fetches
+        here."""
+        metrics = self._service.metrics
+        metrics.bytes_out += size
+        if not request.for_peer:
+            metrics.sent[request.name] += size
+
+    async def _send(
+        self, exchange: Exchange, request: RequestedFetch, head: bytes, body: Buffer
+    ) -> None:
         if exchange.coding is not None:
             head, body = await self._service.compressed(exchange.coding, head, body)
-        self._service.metrics.bytes_out += len(body)
+        self._count(request, len(body))
         view, size = memoryview(body), bodies.CHUNK_BYTES
         chunks: Sequence[Buffer] = [view[at : at + size] for at in range(0, len(view), size)]
         await exchange.stream(routes.OK, head, len(view), chunks)

@@ -26,6 +26,7 @@ from tms.api.following import BEAT_S_MIN, Stand, mark
 from tms.api.messages import Unpacked
 from tms.errors import NotOwner, TMSError
 from tms.model.message import Buffer, Fetched, Holder
+from tms.model.topic import TopicName
 from tms.server.fetch_request import RequestedFetch
 from tms.server.followed_forms import FORMS, FollowedForm
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
@@ -127,7 +128,7 @@ class Follower:
         beat_at = loop.time()
         while True:
             if part.has_blocks or loop.time() >= beat_at:
-                await self._send(part.pieces)
+                await self._send(part.behind.name, part.pieces)
                 await self._pace()
                 beat_at = loop.time() + beat_s
             request = part.behind
@@ -173,8 +174,8 @@ class Follower:
         stand = Stand.of(Fetched([], unpacked.next, fetched.ends, unpacked.reached))
         return stand, (body,)
 
-    async def _send(self, pieces: Sequence[Buffer]) -> None:
-        """Send a part."""
+    async def _send(self, name: TopicName, pieces: Sequence[Buffer]) -> None:
+        """Send a part of a topic."""
         metrics, exchange, budget = self._service.metrics, self._exchange, self._service.fetching
         size, before = sum(map(len, pieces)), exchange.sent
         budget.bytes += size
@@ -186,6 +187,7 @@ class Follower:
             metrics.followed_parts += 1
             metrics.followed_bytes += sent
             metrics.bytes_out += sent
+            metrics.sent[name] += sent
 
     async def _pace(self) -> None:
         """Wait as long as a quota wants it."""

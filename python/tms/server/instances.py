@@ -29,6 +29,9 @@ class Peers:
         self.list_groups_of = engine.groups.list_groups
         self.forget_topic = engine.groups.forget_topic
         self.set_log_level = service.log_levels.set_here
+        self.own_history = service.histories.service_here
+        self.own_topic_history = service.histories.topic_here
+        self.own_group_history = service.histories.group_here
 
     def fates(self, pointers: list[int]) -> dict[int, Fate]:
         """The outcomes of transactions that were begun here, for their messages."""
@@ -164,4 +167,5 @@ def works_of(service: Service) -> dict[str, Any]:
         "peers": Peers(service),
         "cluster": Instances(service.engine),
         "log": service.log_levels,
+        "history": service.histories,
     }

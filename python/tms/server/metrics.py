@@ -27,6 +27,7 @@ from tms.model.group import GroupLag
 from tms.model.lag import Lag
 from tms.model.queue import QueueInfo, QueueSummary
 from tms.model.stats import EngineStats
+from tms.model.topic import TopicName
 from tms.runtime.histogram import Histogram
 from tms.server.http.request import Budget
 from tms.server.http.watchdog import Watchdog
@@ -120,6 +121,7 @@ class Metrics(Collector):
         self.seconds = {name: Histogram(SECONDS) for name in ("publish", "fetch", "commit")}
         self.bytes_in = 0
         self.bytes_out = 0
+        self.sent: Counter[TopicName] = Counter()  # bytes to clients, since `taken_sent`
         self.long_polls = 0
         self.followers = 0
         self.followed_bytes = 0
@@ -138,6 +140,12 @@ class Metrics(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
+
+    def taken_sent(self) -> Counter[TopicName]:
+        """The bytes that clients have received by topic, since the last call."""
+        sent = self.sent
+        self.sent = Counter()
+        return sent
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The metrics as text and its media type, Prometheus or OpenMetrics as `accept` says."""

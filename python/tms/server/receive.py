@@ -102,19 +102,22 @@ class Receiving:
             held = sum(map(len, answer.chunks))
             budget.bytes += held
             if not exchange.disconnected:
-                await self._send(exchange, media, answer.chunks)
+                await self._send(exchange, request, answer.chunks)
         finally:
             budget.release(held)
             if answer.received.slices and not exchange.response_complete:
                 await self._return(request, answer.received)
 
-    async def _send(self, exchange: Exchange, media: str, chunks: list[Buffer]) -> None:
-        head, service = _HEADS[media], self._service
-        if exchange.coding is not None and media == routes.JSON:
+    async def _send(
+        self, exchange: Exchange, request: _ReceiveParameters, chunks: list[Buffer]
+    ) -> None:
+        head, service = _HEADS[request.media], self._service
+        if exchange.coding is not None and request.media == routes.JSON:
             head, body = await service.compressed(exchange.coding, head, b"".join(chunks))
             chunks = [body]
         size = sum(map(len, chunks))
         service.metrics.bytes_out += size
+        service.metrics.sent[request.topic] += size
         if size <= JOIN_BYTES_MAX:
             exchange.respond(routes.OK, head, b"".join(chunks))
         else:

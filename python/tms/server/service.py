@@ -19,6 +19,7 @@ from tms.runtime.tls import ClientTls
 from tms.server.access_log import AccessLog
 from tms.server.forwarding import Forwarding
 from tms.server.guard import Guard
+from tms.server.histories import Histories
 from tms.server.http.compression import COMPRESS_BYTES_MIN, VARY, Coding, compress
 from tms.server.http.cors import Cors
 from tms.server.http.exchange import Exchange, settle, settle_from_thread
@@ -65,6 +66,11 @@ class RequestLimits:
     publish_timeout_s: float = 30.0
     budget_wait_s: float = 1.0  # for memory, before a request is refused
     threads: int = 8
+
+    @property
+    def answer_s(self) -> float:
+        """The longest time until an answer begins."""
+        return self.publish_timeout_s + self.fetch_wait_ms_max / 1_000
 
 
 class AccessLimits(NamedTuple):
@@ -120,6 +126,7 @@ class Service:
             engine.queues.stats,
             engine.delayed.lateness,
         )
+        self.histories = Histories(engine, self.metrics, self.watchdog.connections)
         self.inline_sync = InlineSync(clock, engine.immediate)
         self.draining = False
         self.warnings: list[str] = []  # of how the service was started
@@ -132,8 +139,7 @@ class Service:
         self.issuer = access and access.issuer and TrustedIssuer(access.issuer, clock)
         self.guard = access and Guard(engine.access, clock, identity, access.audit, self.issuer)
         self.strangers = None if access else Strangers(network.hosts, network.cors)
-        timeout_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
-        self.forwarding = forwarding = Forwarding(timeout_s, network.peers, engine.cluster)
+        self.forwarding = forwarding = Forwarding(limits.answer_s, network.peers, engine.cluster)
         self.ownership = self.routing = None
         if engine.is_disputed:
             self.ownership = ownership = OwnershipCheck(engine)

@@ -30,6 +30,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
 from tms.api.glance import GlanceApi
+from tms.api.history import HistoryApi
 from tms.api.instances import ClusterApi
 from tms.api.log_levels import LogApi
 from tms.api.operation import Operation, Repeat
@@ -194,6 +195,7 @@ class HttpTransport(TopicsApi):
     queues = PortOf(HttpQueues)
     groups = PortOf(HttpGroups)
     glance = PortOf(GlanceApi)
+    history = PortOf(HistoryApi)
     access = PortOf(AccessApi)
     backups = PortOf(BackupsApi)
     log = PortOf(LogApi)

@@ -87,6 +87,7 @@ class Polling:
                 surplus += held
                 for chunk in chunks:
                     service.metrics.bytes_out += len(chunk)
+                    service.metrics.sent[name] += len(chunk)
                     yield chunk
             finally:
                 service.fetching.release(surplus)

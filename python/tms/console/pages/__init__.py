@@ -3,7 +3,8 @@
 table           the addresses of all pages and actions
 lists           long lists, a page at a time
 problems        an error as a page
-signing_in      sign in, sign out
+signing_in      sign in by token and link, sign out
+access          principals: tokens, sessions, grants, quotas; "may it, and why"
 queues          queues of a namespace; one queue; its settings, what waits
 dead_letters    the dead letters of a queue: why they died; moving back, mending, discarding
 groups          groups of a namespace; one group; its reset

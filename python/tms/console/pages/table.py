@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tms.console.pages import (
+    access,
     dead_letters,
     groups,
     message,
@@ -23,4 +24,5 @@ ROUTES: Sequence[PageRoute] = (
     *groups.ROUTES,
     *queues.ROUTES,
     *dead_letters.ROUTES,
+    *access.ROUTES,
 )

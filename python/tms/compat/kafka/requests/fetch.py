@@ -35,11 +35,13 @@ _Partition = FetchResponse.FetchableTopicResponse.PartitionData
 
 
 class _Tail(NamedTuple):
-    """The end of what was found in a partition, from which on a wait watches."""
+    """The end of what was found in a partition, from which on a wait watches, and the bytes that
+    were found."""
 
     name: TopicName
     position: PartitionPosition
     held: Mapping[int, Holder]
+    size: int
 
 
 class _Found(NamedTuple):
@@ -79,7 +81,10 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             await broker.sleep(call.connection, woken, left_s)
         call = call._replace(doubt=await broker.doubt())
     call.hold(broker.service.fetching, found.size)
-    broker.service.metrics.bytes_out += found.size
+    metrics = broker.service.metrics
+    metrics.bytes_out += found.size
+    for place in found.places:
+        metrics.sent[place.name] += place.size
     return FetchResponse(responses=found.topics)
 
 
@@ -115,11 +120,12 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
                 if fetched is None:
                     is_urgent = True  # there is no room left, so nothing is waited for
                     continue
-                size += _fill(call.broker, name, result, part, fetched)
+                filled = _fill(call.broker, name, result, part, fetched)
+                size += filled
                 if isolation is Isolation.COMMITTED:
                     await _tell_stable(call.broker, name, result, fetched)
                 following = PartitionPosition(part.partition, fetched.next[part.partition])
-                places.append(_Tail(name, following, fetched.held))
+                places.append(_Tail(name, following, fetched.held, filled))
             except TMSError as error:
                 result.error_code = code_of(error)
                 is_urgent = True
