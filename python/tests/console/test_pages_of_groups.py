@@ -52,7 +52,9 @@ def test_groups_and_their_lag(served: Served, reader: PageReader) -> None:
     assert "2 messages behind" in group.text
     assert "Nobody reads as this group now." in group.text
     assert group.links["lag"] == "/console/topics/default/lag"
-    assert reader.get("/console/topics/default/lag").links[GROUP] == address
+    topic = reader.get("/console/topics/default/lag")
+    assert topic.links[GROUP] == address
+    assert "Lag by partition Partition billing 0 2" in topic.text, "not of those that are read"
     assert reader.get("/console/groups/default/lag/nobody").status == 404
     with tms.connect(served.url) as bus:
         bus.delete_topic("lag")

@@ -91,7 +91,8 @@ def test_queues_and_their_numbers(served: Served, reader: PageReader) -> None:
     assert "30 default" in shown.text  # its lease
     assert "numbers-workers-dead default: named after topic and group" in shown.text
     assert "written the topic's" in shown.text
-    assert reader.get("/console/topics/default/numbers").links[GROUP] == address
+    topic = reader.get("/console/topics/default/numbers")
+    assert topic.links[GROUP] == address and topic.links["1 dead: why?"] == f"{address}/dead"
     assert reader.get("/console/queues/default/numbers/nobody").status == 404
 
 
@@ -228,9 +229,9 @@ def test_a_form_that_no_page_made_settles_nothing(
 
 def test_what_waits_is_rejected_or_released(served: Served, reader: PageReader) -> None:
     with tms.connect(served.url) as bus:
-        queue, address = make(bus, "waits", b"1", b"2", b"3", b"4", lease_s=600)
+        queue, address = make(bus, "waits", b"1", b"2", b"3", b"4", lease_s=590)
         leased, failed = queue.receive(1)[0], queue.receive(1)[0]
-        queue.nack(failed, delay_s=600)
+        queue.nack(failed, delay_s=590)
         page = reader.get(f"{address}/waiting")
         assert "with a worker, 9 min" in page.text and "waits after a failure, 9 min" in page.text
         assert page.html.count('name="token"') == 2, "new messages have no delivery"

@@ -29,7 +29,7 @@ from tms.errors import (
     TMSError,
 )
 from tms.model.access import Access
-from tms.model.group import GroupInfo, GroupKind
+from tms.model.group import GroupInfo, GroupKind, GroupSummary
 from tms.model.position import Position, PositionKind
 from tms.model.queue import dead_letter_topic
 from tms.model.reset import PartitionReset, ResetTarget, planned
@@ -39,6 +39,8 @@ from tms.runtime.decoding import from_json
 from tms.server.asking import AskedOperation
 
 CONFLICT = 409
+LAG_GROUPS_SHOWN = 5  # on a topic's page
+LAG_ROWS_SHOWN = 64
 PLACES = ("earliest", "latest", "time", "id", "offset", "shift")
 
 
@@ -85,6 +87,35 @@ async def show_group(visit: Visit, namespace: str, topic: str, group: str) -> Pa
         "at": path_of("groups", namespace, topic, group),
     }
     return WebPage("group.html", values)
+
+
+class LagTable(NamedTuple):
+    """The lag of some groups of a topic in those partitions in which one of them is behind:
+    partition and lags, in the order of the groups. `more`: partitions that are left out."""
+
+    groups: Sequence[str]
+    rows: Sequence[tuple[int, Sequence[int | None]]]
+    more: int
+
+
+async def lag_table(visit: Visit, name: TopicName, groups: Sequence[GroupSummary]) -> LagTable:
+    """The lag by partition of the groups of a topic that are furthest behind."""
+    behind = [one.group for one in groups if one.lag != 0]
+    described = await asyncio.gather(
+        *(
+            visit.tried("groups.describe", topic=name, group=one)
+            for one in behind[:LAG_GROUPS_SHOWN]
+        )
+    )
+    infos = [info for info, _ in described if info is not None]
+    lags: dict[int, list[int | None]] = {}
+    for info in infos:
+        for one in info.partitions:
+            lags.setdefault(one.partition, []).append(one.lag)
+    wide = {p: lag for p, lag in lags.items() if len(lag) == len(infos) and any(lag)}
+    furthest = sorted(wide, key=lambda p: -sum(one or 0 for one in wide[p]))[:LAG_ROWS_SHOWN]
+    rows = [(p, wide[p]) for p in sorted(furthest)]
+    return LagTable([info.group for info in infos], rows, len(wide) - len(rows))
 
 
 # --- reset ---------------------------------------------------------------------------------------

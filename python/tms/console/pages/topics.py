@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from tms.console.pages.groups import lag_table
 from tms.console.pages.lists import page_of
 from tms.console.rendering import segment
 from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
@@ -28,11 +29,13 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         visit.tried("queues.list_queues", topic=name),
         visit.tried("delayed.page", name=name, limit=0),
     )
+    shown = sorted(groups or (), key=lambda one: -(one.lag or 0))[:GROUPS_SHOWN]
     values = {
         "name": name,
         "info": info,
         "held": held(info),
-        "groups": sorted(groups or (), key=lambda one: -(one.lag or 0))[:GROUPS_SHOWN],
+        "groups": shown,
+        "lags": await lag_table(visit, name, shown),
         "groups_error": groups_error,
         "queues": queues,
         "queues_error": queues_error,
