@@ -24,7 +24,7 @@ from tms.model.access import VERBS
 from tms.model.dead_letters import LetterId
 from tms.model.delayed import DelayedId
 from tms.model.ids import MessageId
-from tms.model.lag import LagPlace
+from tms.model.lag import GroupOrder, LagPlace, QueueOrder, TopicOrder
 from tms.model.log_level import DEFAULT_LEVEL, FOR_S_MAX, LEVELS
 from tms.model.message import Staged
 from tms.model.position import Position
@@ -62,6 +62,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "member": _words.filter(lambda text: len(text) < 100),
     "after": _names,
     "limit": st.integers(1, 1_000),
+    "search": st.none() | st.text(max_size=100),
     "partition": st.integers(0, 1_023),
     "at": st.sampled_from([Position.earliest(), Position.latest(), Position.offset(7)]),
     "before": st.sampled_from([Position.latest(), Position.time(12), Position.offset(7)]),
@@ -140,8 +141,15 @@ OF_ONE = {
     "backups.end": {"id": _backups},
     "access.revoke_token": {"id": _tokens_of_access},
     "cluster.drain": {"id": VALUES["to"]},
-    "glance.groups": {"after": st.none() | _places},
-    "glance.queues": {"after": st.none() | _places},
+    "glance.topics": {"order": st.none() | st.sampled_from(TopicOrder)},
+    "glance.groups": {
+        "after": st.none() | _places,
+        "order": st.none() | st.sampled_from(GroupOrder),
+    },
+    "glance.queues": {
+        "after": st.none() | _places,
+        "order": st.none() | st.sampled_from(QueueOrder),
+    },
     "peers.groups_of": {"after": st.none() | _places},
     "peers.queues_of": {"after": st.none() | _places},
     "peers.lags": {

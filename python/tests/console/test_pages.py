@@ -162,6 +162,19 @@ def test_live_parts_that_a_page_does_not_have(reader: PageReader, part: str) -> 
     assert "event: ended" in events.html and "no part" in events.html
 
 
+def test_a_link_of_another_site_leaves_the_cookies_as_they_are(
+    served: Served, reader: PageReader
+) -> None:
+    """The browser leaves cookies of this kind out: a new key would undo forms of other tabs."""
+    target = "/console/topics?namespace=default&limit=5"
+    page = reader.ask("GET", target, headers={"Sec-Fetch-Site": "cross-site"})
+    assert page.status == 200 and "set-cookie" not in page.headers
+    assert page.links["Go on to the page"] == target
+    assert 'http-equiv="refresh" content="0"' in page.html
+    own = reader.ask("GET", target, headers={"Sec-Fetch-Site": "same-origin"})
+    assert "set-cookie" in own.headers and "Topics" in own.text
+
+
 def test_a_fault_of_the_console_is_a_page_too(
     reader: PageReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,29 @@ def test_groups_and_their_lag(served: Served, reader: PageReader) -> None:
     assert reader.get(address).status == 404
 
 
+def test_a_list_is_searched_and_sorted(served: Served, reader: PageReader) -> None:
+    with tms.connect(served.url) as bus:
+        make(bus, "sorted")
+        for number, behind in enumerate((1, 3, 2)):
+            bus.set_positions(
+                "sorted", {0: f"offset:{3 - behind}", 1: "latest"}, group=f"s{number}"
+            )
+    found = reader.get("/console/groups?search=sorted/s")
+    assert [text for text in found.links if text[:1] == "s" and text[1:].isdigit()] == [
+        "s0",
+        "s1",
+        "s2",
+    ]
+    first = reader.get("/console/groups?search=sorted/s&order=lag&limit=1")
+    assert "s1" in first.links and "s2" not in first.links
+    second = reader.get(first.links["Next page"])
+    assert "s2" in second.links and "s1" not in second.links
+    assert "No group of default that you may see has nothing like it" in (
+        reader.get("/console/groups?search=nothing+like+it").text
+    )
+    assert reader.get("/console/groups?order=nothing").status == 422
+
+
 def test_members_and_their_partitions(served: Served, reader: PageReader) -> None:
     with tms.connect(served.url) as bus:
         address = make(bus, "members")

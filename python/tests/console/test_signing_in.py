@@ -385,3 +385,27 @@ def test_no_page_of_another_site_shows_the_console_in_a_frame(
         assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
         assert page.headers["x-frame-options"] == "DENY"
         assert page.headers["cache-control"] == "no-store"
+
+
+def test_a_link_in_another_site_opens_the_page_signed_in(
+    guarded: People, visiting: Callable[..., Visitor]
+) -> None:
+    """An address that was sent to a colleague opens, although browsers leave the cookie out of the
+    first request; open forms of other tabs stay valid."""
+    visitor = visiting(guarded.url, "http://elsewhere.localhost")
+    page = visitor.open(TOPICS)
+    page.locator("input[name=token]").fill(guarded.token("linked", "observe *"))
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Sign out").wait_for()
+    keys = {one["name"]: one["value"] for one in page.context.cookies()}
+    link = f"<a href='{guarded.url}{TOPICS}?search=a'>the topics</a>"
+    page.route(
+        "http://elsewhere.localhost/*",
+        lambda route: route.fulfill(body=link, content_type="text/html"),
+    )
+    page.goto("http://elsewhere.localhost/chat")
+    page.get_by_role("link").click()
+    page.wait_for_url(f"**{TOPICS}?search=a")
+    page.get_by_role("button", name="Sign out").wait_for()
+    assert page.url.endswith(f"{TOPICS}?search=a")
+    assert {one["name"]: one["value"] for one in page.context.cookies()} == keys

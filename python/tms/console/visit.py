@@ -13,6 +13,7 @@ from tms.api import routes
 from tms.api.operations import OPERATIONS
 from tms.console.commands import SameAs, same_as
 from tms.console.forms import TOKEN_FIELD, FormKey, fields_of, pairs_of
+from tms.console.pace import Pace
 from tms.console.rendering import render, render_block, segment
 from tms.errors import Invalid, TMSError, Unauthenticated
 from tms.model.access import Access
@@ -91,7 +92,13 @@ class Visit:
     """A request of a browser. Used by the event loop's thread."""
 
     def __init__(
-        self, service: Service, app: FrontApp, exchange: Exchange, key: FormKey, url: str
+        self,
+        service: Service,
+        app: FrontApp,
+        exchange: Exchange,
+        key: FormKey,
+        url: str,
+        pace: Pace,
     ) -> None:
         self.exchange = exchange
         self.url = url
@@ -99,6 +106,7 @@ class Visit:
         self.principal = ""  # empty until it is identified, and without access control
         self.fields: Mapping[str, list[str]] = {}  # of the form
         self.app = app
+        self.pace = pace  # of pages that follow
         self._service = service
 
     # -- the request -------------------------------------------------------------------------------
@@ -151,6 +159,11 @@ class Visit:
                 field="typed",
             )
 
+    @property
+    def now_ms(self) -> int:
+        """The service's time."""
+        return self._service.clock.now_ms()
+
     # -- questions ---------------------------------------------------------------------------------
 
     def question(self, operation: str, arguments: Mapping[str, Any], **more: Any) -> AskedOperation:
@@ -181,6 +194,15 @@ class Visit:
         except TMSError as error:
             return None, error
 
+    async def tried_if(
+        self, verb: Access, resource: str, operation: str, **arguments: Any
+    ) -> tuple[Any, TMSError | None]:
+        """As `tried`, if the visitor may do this; neither a result nor an error otherwise. A page
+        does not ask in vain: the audit log would be full of refusals."""
+        if not self.may(verb, resource):
+            return None, None
+        return await self.tried(operation, **arguments)
+
     async def identify(self) -> None:
         """Find out whose session it is. Raises `Unauthenticated`."""
         if self.is_guarded:
@@ -191,6 +213,11 @@ class Visit:
         guard = self._service.guard
         return guard is None or guard.decisions.may(self.principal, verb, resource)
 
+    def may_some(self, verb: Access, namespace: str) -> bool:
+        """True if the visitor's principal may do this with some topics of a namespace."""
+        guard = self._service.guard
+        return guard is None or guard.decisions.may_some(self.principal, verb, namespace)
+
     def same_as(self, command: list[str], question: AskedOperation) -> SameAs:
         """The command, with its arguments behind `tms`, and the request that do the same."""
         return same_as(self.url, command, question, self.is_guarded)
@@ -199,7 +226,7 @@ class Visit:
         """A visit of the same browser and session to another address."""
         path, _, query = target.partition("?")
         exchange = asked_as(self.exchange, path.encode(), query.encode())
-        visit = Visit(self._service, self.app, exchange, self.key, self.url)
+        visit = Visit(self._service, self.app, exchange, self.key, self.url, self.pace)
         visit.principal = self.principal
         return visit
 

@@ -44,10 +44,8 @@ class Positions:
         return sorted(self._positions.get(group, ()))
 
     def groups(self) -> list[tuple[str, TopicName]]:
-        """The groups with positions, each with its topic, in order."""
-        return sorted(
-            (group, topic) for group, topics in self._positions.items() for topic in topics
-        )
+        """The groups with positions, each with its topic."""
+        return [(group, topic) for group, topics in self._positions.items() for topic in topics]
 
     def all(self) -> Iterator[tuple[PositionKey, CommittedPosition]]:
         """Every position."""

@@ -16,7 +16,7 @@ from random import Random
 from tms.block.received import Received
 from tms.errors import Conflict, DataCorrupt, Invalid, QueueNotFound, TMSError, TopicNotFound
 from tms.model.dead_letters import LETTERS_MAX, LetterId
-from tms.model.lag import PAGE, LagPlace
+from tms.model.lag import PAGE, LagPlace, named_like
 from tms.model.position import Position
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -157,11 +157,17 @@ class Queues:
         after: tuple[str, str] | None = None,
         limit: int = PAGE,
         shards: Iterable[int] | None = None,
+        search: str | None = None,
     ) -> list[QueueSummary]:
-        """Up to `limit` queues of the topics of a namespace, by topic and group, after the one of a
-        topic and a group, in some shards or in all. Raises `NotOwner`."""
-        queues = self._all(shards)
-        owned = ((one.topic, one.group) for one in queues if one.topic.namespace == namespace)
+        """Up to `limit` queues of the topics of a namespace whose `TOPIC/GROUP` contains a text, by
+        topic and group, after the one of a topic and a group, in some shards or in all. Raises
+        `NotOwner`."""
+        is_wanted = named_like(search)
+        owned = (
+            (one.topic, one.group)
+            for one in self._all(shards)
+            if one.topic.namespace == namespace and is_wanted(f"{one.topic.topic}/{one.group}")
+        )
         return self._registry.page_of(owned, after, limit, self._summaries)
 
     def oldest(self, limit: int) -> list[QueueSummary]:

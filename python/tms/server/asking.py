@@ -176,8 +176,6 @@ def asked_as(asker: Exchange, path: bytes, query: bytes) -> AskedExchange:
 
 def _result(operation: Operation, answer: bytearray) -> Any:
     shape = operation.form.answer.get(routes.JSON)
-    if isinstance(shape, tuple):
-        shape = shape[0]  # the others are answers to blocks
     if shape is None or not answer:
         return None
     if isinstance(shape, tuple):  # the first answers JSON

@@ -239,6 +239,7 @@ class AsyncBus(Derived[Bus]):
     erase = in_thread(Bus.erase)
     delete_topic = in_thread(Bus.delete_topic)
     offsets = in_thread(Bus.offsets)
+    list_producers = in_thread(Bus.list_producers)
     inspect = in_thread(Bus.inspect)
 
     backup = in_thread(Bus.backup)

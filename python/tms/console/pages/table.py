@@ -5,24 +5,32 @@ from collections.abc import Sequence
 from tms.console.pages import (
     access,
     dead_letters,
+    delayed,
     groups,
     message,
     messages,
     publishing,
     queues,
     signing_in,
+    topic_removing,
+    topic_settings,
     topics,
+    transactions,
 )
 from tms.console.visit import PageRoute
 
 ROUTES: Sequence[PageRoute] = (
     *signing_in.ROUTES,
     *topics.ROUTES,
+    *topic_settings.ROUTES,
+    *topic_removing.ROUTES,
     *messages.ROUTES,
     *message.ROUTES,
     *publishing.ROUTES,
+    *access.ROUTES,
     *groups.ROUTES,
     *queues.ROUTES,
     *dead_letters.ROUTES,
-    *access.ROUTES,
+    *delayed.ROUTES,
+    *transactions.ROUTES,
 )
