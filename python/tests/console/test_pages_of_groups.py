@@ -225,6 +225,11 @@ def test_positions_are_forgotten_by_the_typed_name(served: Served, reader: PageR
         done = reader.send(page.form(), typed=GROUP)
         assert "were forgotten" in done.text and not at(bus, "forget")
         bus.set_positions("forget", {0: "offset:2"}, group=GROUP)
+        reader.get(f"{address}/forget")
+        refused = reader.send(page.form(), typed=GROUP)
+        assert refused.status == 409 and "Nothing was forgotten." in refused.text
+        assert "2 messages that it has read come once more" in refused.text
+        assert at(bus, "forget") == {0: "offset:2"}
         run_shown(page, served)
         assert not at(bus, "forget")
     assert reader.get(address).status == 404

@@ -16,6 +16,7 @@ import msgspec
 
 from tms.api import bodies
 from tms.api.commits import MovesBody
+from tms.api.parameters import EXPECTED_MAX
 from tms.console.pages.lists import page_of
 from tms.console.pages.message_ranges import position_in
 from tms.console.visit import Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
@@ -314,35 +315,56 @@ def _question(
 
 async def ask_to_forget(visit: Visit, namespace: str, topic: str, group: str) -> PageAnswer:
     """The page on which a visitor confirms that the positions of a group are to be forgotten."""
+    return await _forgetting(visit, TopicName.of(namespace, topic), group)
+
+
+async def forget(visit: Visit, namespace: str, topic: str, group: str) -> PageAnswer:
+    """Forget the positions of a group whose name was typed, if they are those that were shown."""
     name = TopicName.of(namespace, topic)
+    visit.require_typed(group)
+    expected = {one.partition: one.before for one in _moves(visit)}
+    try:
+        await visit.put(_forget(visit, name, group, expected))
+    except Conflict as error:
+        return await _forgetting(visit, name, group, error)
+    back = f"{path_of('groups')}?namespace={namespace}"
+    return Redirect(back, Notice(f"The positions of {group} in {name} were forgotten."))
+
+
+async def _forgetting(
+    visit: Visit, name: TopicName, group: str, refusal: TMSError | None = None
+) -> WebPage:
     info, (bounds, _) = await asyncio.gather(
         visit.ask("groups.describe", topic=name, group=group),
         visit.tried("topics.describe_topic", name=name),
     )
-    words = ["group", "reset", str(name), group, *(["--force"] if _members(info) else [])]
     plan: Sequence[PartitionReset] = ()
     if bounds is not None:
         earliest = ResetTarget(Position.earliest())
         plan = planned(earliest, bounds.partition_infos, info.partitions, {})
-    question = visit.question("groups.forget_positions", {"topic": name, "group": group})
+    members = _members(info)
+    shown = [_Move(one.partition, one.position or "", "") for one in info.partitions]
+    shown = [] if members or len(shown) > EXPECTED_MAX else shown
+    expected = {one.partition: one.before for one in shown}
+    words = ["group", "reset", str(name), group, *(["--force"] if members else [])]
     values = {
         "name": name,
         "group": group,
-        "members": _members(info),
+        "members": members,
         "again": None if bounds is None else sum(one.again or 0 for one in plan),
         "partitions": sum(one.position is not None for one in info.partitions),
-        "same": visit.same_as(words, question),
+        "carried": msgspec.json.encode(shown).decode(),
+        "refusal": refusal,
+        "same": visit.same_as(words, _forget(visit, name, group, expected)),
     }
-    return WebPage("group_forget.html", values)
+    return WebPage("group_forget.html", values, 200 if refusal is None else CONFLICT)
 
 
-async def forget(visit: Visit, namespace: str, topic: str, group: str) -> PageAnswer:
-    """Forget the positions of a group whose name was typed."""
-    name = TopicName.of(namespace, topic)
-    visit.require_typed(group)
-    await visit.ask("groups.forget_positions", topic=name, group=group)
-    back = f"{path_of('groups')}?namespace={namespace}"
-    return Redirect(back, Notice(f"The positions of {group} in {name} were forgotten."))
+def _forget(
+    visit: Visit, name: TopicName, group: str, expected: Mapping[int, str]
+) -> AskedOperation:
+    at: dict[str, Any] = {"topic": name, "group": group}
+    return visit.question("groups.forget_positions", at | {"expected": expected or None})
 
 
 # --- parts ---------------------------------------------------------------------------------------
