@@ -78,7 +78,7 @@ def test_a_list_is_searched_and_sorted(served: Served, reader: PageReader) -> No
     assert "s1" in first.links and "s2" not in first.links
     second = reader.get(first.links["Next page"])
     assert "s2" in second.links and "s1" not in second.links
-    assert "No group of default that you may see has nothing like it" in (
+    assert "Nothing that you may see in default has nothing like it" in (
         reader.get("/console/groups?search=nothing+like+it").text
     )
     assert reader.get("/console/groups?order=nothing").status == 422
