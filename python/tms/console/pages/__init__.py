@@ -5,6 +5,9 @@ lists           long lists, a page at a time
 problems        an error as a page
 signing_in      sign in by token and link, sign out
 access          principals: tokens, sessions, grants, quotas; "may it, and why"
+queues          queues of a namespace; one queue; its settings, what waits
+dead_letters    the dead letters of a queue: why they died; moving back, mending, discarding
+groups          groups of a namespace; one group; its reset
 topics          topics of a namespace; one topic, its partitions and producers
 messages        messages of a topic: a page of them, those that come, a range as a file
 message         one message; its neighbours, its value as a file, its erasure

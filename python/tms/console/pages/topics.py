@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tms.console.pages.groups import lag_table
 from tms.console.pages.lists import page_of
 from tms.console.pages.topic_settings import texts_of
 from tms.console.visit import PageAnswer, PageRoute, Visit, WebPage
@@ -51,6 +52,7 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     open_ones = None
     if any(one.held_back for one in rows):
         open_ones, _ = await visit.tried_if(Access.OPERATE, TRANSACTIONS, "transactions.open")
+    shown = sorted(groups or (), key=lambda one: -(one.lag or 0))[:GROUPS_SHOWN]
     values = {
         "name": name,
         "info": info,
@@ -59,7 +61,8 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         "ends_error": ends_error,
         "owners_error": owners_error,
         "holders": None if open_ones is None else _holders(open_ones, name),
-        "groups": sorted(groups or (), key=lambda one: -(one.lag or 0))[:GROUPS_SHOWN],
+        "groups": shown,
+        "lags": await lag_table(visit, name, shown),
         "groups_more": max(0, len(groups or ()) - GROUPS_SHOWN),
         "groups_error": groups_error,
         "queues": queues,
