@@ -4,6 +4,9 @@ table        the addresses of all pages and actions
 lists        long lists, a page at a time
 problems     an error as a page
 signing_in   sign in, sign out
+overview     what is wrong now; rates, instances, the last hour
+runbooks     the meaning of faults, and their remedies
+hours        the charts of the last hour, for several pages
 topics       topics of a namespace; one topic; its settings
 messages     messages of a topic: a page of them, those that come, a range as a file
 message      one message; its neighbours, its value as a file, its erasure

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
-from tms.console.pages import message, messages, publishing, signing_in, topics
+from tms.console.pages import message, messages, overview, publishing, runbooks, signing_in, topics
 from tms.console.visit import PageRoute
 
 ROUTES: Sequence[PageRoute] = (
     *signing_in.ROUTES,
+    *overview.ROUTES,
+    *runbooks.ROUTES,
     *topics.ROUTES,
     *messages.ROUTES,
     *message.ROUTES,

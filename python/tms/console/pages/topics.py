@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from tms.console.pages.hours import charts_of_topic
 from tms.console.pages.lists import page_of
 from tms.console.rendering import segment
 from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
@@ -23,10 +24,16 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     """A topic: partitions, settings, groups, queues, delayed messages."""
     name = TopicName.of(namespace, topic)
     info = await visit.ask("topics.describe_topic", name=name)
-    (groups, groups_error), (queues, queues_error), (delayed, delayed_error) = await asyncio.gather(
+    (
+        (groups, groups_error),
+        (queues, queues_error),
+        (delayed, delayed_error),
+        (history, history_error),
+    ) = await asyncio.gather(
         visit.tried("groups.list_groups", topic=name),
         visit.tried("queues.list_queues", topic=name),
         visit.tried("delayed.page", name=name, limit=0),
+        visit.tried("history.topic", name=name),
     )
     values = {
         "name": name,
@@ -38,6 +45,9 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         "queues_error": queues_error,
         "delayed": delayed,
         "delayed_error": delayed_error,
+        "history": history,
+        "history_error": history_error,
+        "charts": [] if history is None else charts_of_topic(history),
         "may_manage": visit.may(Access.MANAGE, f"topic:{namespace}:{topic}"),
         "may_consume": visit.may(Access.CONSUME, f"topic:{namespace}:{topic}"),
         "may_publish": visit.may(Access.PUBLISH, f"topic:{namespace}:{topic}"),
