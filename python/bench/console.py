@@ -43,6 +43,7 @@ WHEEL_KIB, REST_MIB, START_MS = 300.0, 3.0, 20.0
 WITHOUT = {"TMS__CONSOLE__PAGES": "off"}
 _LIVE_PART = re.compile(r'id="([^"]+)" data-live')
 _VARYING = {"namespace": "default", "topic": "t7", "group": "g7"}
+_NO_PAGES = "/file", "/download", "/follow"
 _NAMES = "with", "without"
 
 
@@ -59,7 +60,7 @@ def _pages(setup: Setup, report: Report) -> None:
     report.title(f"Pages of a service with {topics:,} topics, {topics:,} groups, {queues:,} queues")
     with setup.directory() as path, Service.start(path) as target:
         _fill(target.bus, topics, queues)
-        for page in _addresses():
+        for page in _addresses(target.bus):
             first = _load(target.url, page)
             loads = [_load(target.url, page) for _ in range(setup.runs * 4)]
             taken = percentile([one[0] for one in loads], 90)
@@ -79,11 +80,13 @@ def _fill(bus: Bus, topics: int, queues: int) -> None:
         bus.queue(f"t{number}", group=f"g{number}")
 
 
-def _addresses() -> Iterator[str]:
+def _addresses(bus: Bus) -> Iterator[str]:
     """The address of each page that shows something and changes nothing."""
+    first = next(iter(bus.consumer(_VARYING["topic"], start="earliest", stop_at_end=True)))
+    varying = {**_VARYING, "partition": str(first.partition), "id": str(first.id)}
     for route in ROUTES:
-        if route.method == "GET" and not route.is_open:
-            yield route.path.format_map(_VARYING)
+        if route.method == "GET" and not route.is_open and not route.path.endswith(_NO_PAGES):
+            yield route.path.format_map(varying)
 
 
 def _load(url: str, page: str) -> tuple[float, int]:

@@ -379,6 +379,9 @@ class SimPeer:
     def groups_of(self, *given: Any) -> Any:
         raise NotImplementedError
 
+    def delayed_of(self, *given: Any) -> Any:
+        raise NotImplementedError
+
     def load(self) -> Any:
         raise NotImplementedError
 

@@ -27,6 +27,7 @@ from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
     Error,
+    Frame,
     Page,
     Request,
     Response,
@@ -91,7 +92,8 @@ class Visitor:
         self._hosts = tuple(f"{one}/" for one in (url, *others))
         self._browser = browser
         self._contexts: list[BrowserContext] = []
-        self._requests: dict[Page, list[str]] = {}
+        self._requests: dict[Page, list[str]] = {}  # of the page that is shown
+        self._coming: dict[Page, str] = {}  # the request for the next page
 
     def open(
         self,
@@ -119,6 +121,8 @@ class Visitor:
         context.on("request", self._requested)
         context.on("response", self._answered)
         page = context.new_page()
+        self._requests[page] = []
+        page.on("framenavigated", self._arrived)
         page.goto(path)
         return page
 
@@ -146,13 +150,20 @@ class Visitor:
             return
         if not request.url.startswith(self._hosts):
             self.problems.append(f"a request to another host: {request.method} {request.url}")
-        page = request.frame.page
+        page, said = request.frame.page, f"{request.method} {_path(request.url)}"
         if request.is_navigation_request() and request.frame == page.main_frame:
-            self._requests[page] = []
-        requests = self._requests.setdefault(page, [])
-        requests.append(f"{request.method} {_path(request.url)}")
+            self._coming[page] = said
+            return
+        requests = self._requests[page]
+        requests.append(said)
         if len(requests) == REQUESTS_MAX + 1:
             self.problems.append(f"a page took more than {REQUESTS_MAX} requests: {requests}")
+
+    def _arrived(self, frame: Frame) -> None:
+        """Count the requests of a page from its own on; until it comes, they are of the one before
+        it."""
+        if frame == frame.page.main_frame:
+            self._requests[frame.page] = [self._coming.get(frame.page, "")]
 
     def _answered(self, response: Response) -> None:
         if response.status >= 400 and not response.request.is_navigation_request():

@@ -59,16 +59,15 @@ def take(page: Page, picture: Picture) -> bytes:
 
 def pictures() -> Iterator[tuple[Picture, bytes]]:
     """All pictures, of one service."""
-    with console_served() as served, chromium() as browser:
-        shop = Shop(tms.connect(served.url))
+    with console_served() as served, tms.connect(served.url) as bus, chromium() as browser:
+        shop = Shop(bus)
         shop.fill()
-        shop.hold()
+        shop.hold(served.service.engine)
         visitor = Visitor(browser, served.url)
         page = visitor.open("about:blank")
         for picture in PICTURES:
             yield picture, take(page, picture)
         visitor.close()
-        shop.close()
 
 
 def main() -> None:

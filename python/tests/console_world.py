@@ -8,11 +8,15 @@ that is behind, a queue with dead letters, delayed messages, an open transaction
 """
 
 import json
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
+from tms.block import encode
 from tms.client.client import Bus
+from tms.engine.engine import Engine
+from tms.model.message import NewBlock
+from tms.model.topic import TopicName
+from tms.runtime.clock import SystemClock
 
 ORDERS, PAYMENTS, REMINDERS, AUDIT = "shop:orders", "shop:payments", "shop:reminders", "audit"
 BILLING, PACKERS = "billing", "packers"
@@ -32,11 +36,10 @@ HOSTILE = (
 
 
 class Shop:
-    """Fills a service through a bus, which stays open."""
+    """Fills a service through a bus."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
-        self._open = ExitStack()
 
     def fill(self) -> None:
         """Make everything."""
@@ -63,15 +66,14 @@ class Shop:
             value = b'{"remind": "order %d"}' % (1000 + hours)
             bus.publish_later(REMINDERS, value, at=later + timedelta(hours=hours))
 
-    def hold(self) -> None:
-        """Begin a transaction, which holds `shop:payments` up until `close`."""
-        tx = self._open.enter_context(self.bus.transaction())
-        tx.send(PAYMENTS, b'{"payment": "open"}')
-
-    def close(self) -> None:
-        """End the transaction and the bus."""
-        self._open.close()
-        self.bus.close()
+    def hold(self, engine: Engine) -> int:
+        """Let a transaction that was begun elsewhere publish a message, so that committed readers
+        of `shop:payments` wait for it. Returns its id."""
+        pointer = SystemClock().now_ms() * 1_000_000
+        blocks = [NewBlock(0, encode([b'{"payment": "open"}']))]
+        topic = TopicName.parse(PAYMENTS)
+        engine.transactions.submit(topic, blocks, pointer, "tephra").result(PATIENCE_S)
+        return pointer
 
     def _read(self) -> None:
         """Let the group read the first orders of each partition."""

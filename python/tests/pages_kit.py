@@ -20,7 +20,7 @@ class PageForm(NamedTuple):
 
 class ReadPage(HTMLParser):
     """A page as it was answered: `status`, `headers` by their names in lower case, `html`, its
-    `text`, the addresses of its `links` and its `forms`."""
+    `text`, the addresses of its `links`, its `forms`, and the `commands` that do the same."""
 
     def __init__(self, status: int, headers: dict[str, str], html: str) -> None:
         super().__init__()
@@ -29,16 +29,21 @@ class ReadPage(HTMLParser):
         self.html = html
         self.links: dict[str, str] = {}  # by their texts
         self.forms: list[PageForm] = []
+        self.commands: list[str] = []  # `tms …` and `curl …`
         self._said: list[str] = []
         self._link: tuple[str, list[str]] | None = None
         self._area = ""
+        self._is_command = False
         self._is_first = False
         self.feed(html)
         self.text = " ".join(" ".join(self._said).split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
-        if tag == "a":
+        if tag == "pre":
+            self.commands.append("")
+            self._is_command = True
+        elif tag == "a":
             self._link = values.get("href", ""), []
         elif tag == "form":
             method = values.get("method", "get").upper()
@@ -60,21 +65,26 @@ class ReadPage(HTMLParser):
             self._link = None
         elif tag == "textarea":
             self._area = ""
+        elif tag == "pre":
+            self._is_command = False
 
     def handle_data(self, data: str) -> None:
         self._said.append(data)
         if self._link is not None:
             self._link[1].append(data)
+        if self._is_command:
+            self.commands[-1] += data
         if self._area:
             text = data.removeprefix("\n") if self._is_first else data  # as a browser reads it
             self.forms[-1].fields[self._area] += text
             self._is_first = False
 
     def form(self, action: str = "") -> PageForm:
-        """The only form that is posted and whose address ends so."""
-        (found,) = [
-            one for one in self.forms if one.method == "POST" and one.action.endswith(action)
-        ]
+        """The only form that is posted and whose address ends so; without an address, the only one
+        beside that which signs out."""
+        posted = [one for one in self.forms if one.method == "POST"]
+        others = [one for one in posted if action or not one.action.endswith("/sign-out")]
+        (found,) = [one for one in others if one.action.endswith(action)]
         return found
 
 

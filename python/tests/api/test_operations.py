@@ -21,9 +21,10 @@ from tms.client.http.peer import HttpPeer
 from tms.client.http.transport import HttpTransport, PortOf
 from tms.errors import Invalid
 from tms.model.access import VERBS
+from tms.model.dead_letters import LetterId
 from tms.model.delayed import DelayedId
 from tms.model.ids import MessageId
-from tms.model.lag import LagPlace
+from tms.model.lag import GroupOrder, LagPlace, QueueOrder, TopicOrder
 from tms.model.log_level import DEFAULT_LEVEL, FOR_S_MAX, LEVELS
 from tms.model.message import Staged
 from tms.model.position import Position
@@ -61,11 +62,20 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "member": _words.filter(lambda text: len(text) < 100),
     "after": _names,
     "limit": st.integers(1, 1_000),
+    "search": st.none() | st.text(max_size=100),
     "partition": st.integers(0, 1_023),
     "at": st.sampled_from([Position.earliest(), Position.latest(), Position.offset(7)]),
     "before": st.sampled_from([Position.latest(), Position.time(12), Position.offset(7)]),
     "isolation": st.sampled_from([Isolation.COMMITTED, Isolation.UNCOMMITTED]),
     "tokens": st.lists(_tokens, max_size=5),
+    "letters": st.lists(
+        st.builds(
+            lambda p, ms: LetterId(p, MessageId(ms, 3)),
+            st.integers(0, 1_023),
+            st.integers(1, 1 << 46),
+        ),
+        max_size=5,
+    ),
     "delay_s": st.none() | st.floats(0, 43_200),
     "lease_s": st.none() | st.floats(0.001, 43_200),
     "cause": st.text(max_size=100).filter(lambda text: text.isprintable()),
@@ -131,8 +141,15 @@ OF_ONE = {
     "backups.end": {"id": _backups},
     "access.revoke_token": {"id": _tokens_of_access},
     "cluster.drain": {"id": VALUES["to"]},
-    "glance.groups": {"after": st.none() | _places},
-    "glance.queues": {"after": st.none() | _places},
+    "glance.topics": {"order": st.none() | st.sampled_from(TopicOrder)},
+    "glance.groups": {
+        "after": st.none() | _places,
+        "order": st.none() | st.sampled_from(GroupOrder),
+    },
+    "glance.queues": {
+        "after": st.none() | _places,
+        "order": st.none() | st.sampled_from(QueueOrder),
+    },
     "peers.groups_of": {"after": st.none() | _places},
     "peers.queues_of": {"after": st.none() | _places},
     "peers.lags": {

@@ -56,3 +56,29 @@ def test_a_group_at_work_is_reset_only_by_force(bus: tms.Bus, cli: Tms) -> None:
         code, said = cli("group", "reset", "in", "g", "--to", "earliest", "--yes")
         assert code == 4 and "--force" in said["error"]["next"]
         assert cli("group", "reset", "in", "g", "--to", "earliest", "--yes", "--force")[0] == 0
+
+
+def test_a_plan_says_what_is_read_again_or_skipped(bus: tms.Bus, cli: Tms) -> None:
+    bus.set_positions("in", {0: "offset:2", 1: "offset:1"}, group="g")
+    code, said = cli("group", "reset", "in", "g", "--to", "latest", "--dry-run")
+    assert code == 0 and said["reset"] is False
+    plan = {one["partition"]: (one["again"], one["skipped"]) for one in said["partitions"]}
+    assert plan == {0: (0, 1), 1: (0, 2)}
+    code, said = cli("group", "reset", "in", "g", "--shift", "-1", "-p", "0", "--yes")
+    assert (code, said["partitions"][0]["again"], len(said["partitions"])) == (0, 1, 1)
+    assert {p: str(at) for p, at in bus.positions("in", group="g").items()} == {
+        0: "offset:1",
+        1: "offset:1",
+    }
+    assert cli("group", "reset", "in", "g", "-p", "1", "--yes")[0] == 0  # forgotten
+    assert [*bus.positions("in", group="g")] == [0]
+    assert cli("group", "reset", "in", "g", "--shift", "1", "--to", "latest", "--yes")[0] == 2
+    assert cli("group", "reset", "in", "g", "--to", "offset:9", "--yes")[0] != 0
+    assert cli("group", "reset", "in", "g", "--to", "latest", "-p", "7", "--yes")[0] == 2
+
+
+def test_a_group_at_the_end_reads_everything_that_comes(bus: tms.Bus, cli: Tms) -> None:
+    assert cli("group", "reset", "in", "g", "--to", "latest", "--yes")[0] == 0
+    bus.publish("in", b"next", partition=0)
+    with bus.consumer("in", group="g", stop_at_end=True) as consumer:
+        assert [message.value for message in consumer] == [b"next"]

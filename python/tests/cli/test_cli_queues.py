@@ -170,10 +170,31 @@ def test_dead_letters_are_shown_and_moved_back(cli: Tms, bus: tms.Bus) -> None:
     assert (letter["cause"], letter["deliveries"]) == ("no such file", "1")
     assert cli("dead", "jobs", "workers", "-f", "%c").out == "no such file"
     assert "tms-dead-cause=no such file" in cli("dead", "jobs", "workers", "-n", "1").out
+    dry = cli("redrive", "jobs", "workers", "--dry-run")
+    assert "the 1 oldest of 1 dead letters will be moved back to jobs" in dry.err
+    assert cli("dead", "jobs", "workers").out != ""
     assert cli("redrive", "jobs", "workers", "--json").json["moved"] == 1
     assert cli("dead", "jobs", "workers").out == ""
     got = [cli("receive", "jobs", "workers", "-f", "%v").out for _ in range(3)]
     assert sorted(got) == ["one", "three", "two"]
+
+
+def test_dead_letters_are_settled_one_by_one(cli: Tms, bus: tms.Bus) -> None:
+    tokens = [one["token"] for one in cli("receive", "jobs", "workers", "-n", "3", "--json").lines]
+    cli("reject", "jobs", "workers", *tokens)
+    until(lambda: bus.admin.queues.describe(TopicName.parse("jobs"), "workers").dead == 3)
+    letters = {
+        one["value"]: one["letter"] for one in cli("dead", "jobs", "workers", "--json").lines
+    }
+    assert cli("redrive", "jobs", "workers", letters["two"], "--json").json["moved"] == 1
+    assert cli("redrive", "jobs", "workers", letters["two"], "--json").json["moved"] == 0
+    assert cli("discard", "jobs", "workers", letters["three"]).code == 2  # not confirmed
+    dry = cli("discard", "jobs", "workers", letters["three"], "--dry-run")
+    assert "1 dead letters of jobs-workers-dead will never be moved back" in dry.err
+    done = cli("discard", "jobs", "workers", letters["three"], "--yes", "--json")
+    assert done.json["discarded"] == 1
+    assert [one["value"] for one in cli("dead", "jobs", "workers", "--json").lines] == ["one"]
+    assert cli("discard", "jobs", "workers", "0:nothing", "--yes").code == 2
 
 
 def test_messages_are_looked_at_without_leasing_them(cli: Tms) -> None:

@@ -8,6 +8,7 @@ import tms
 from tests.cluster_kit import Instances, instances
 from tms.client import overview
 from tms.errors import Unavailable
+from tms.model.lag import GroupOrder, QueueOrder, TopicOrder
 from tms.topics.sharding import SHARDS
 
 IDS = ("a", "b", "c")
@@ -47,6 +48,22 @@ def test_each_instance_lists_everything_in_order(
             assert {one.waiting for one in queues} == {1 + 2 + 3}
             assert all(one.lag_ms is not None and one.lag_ms > 0 for one in groups)
             assert all(one.oldest_ms is not None and one.oldest_ms > 0 for one in queues)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_each_instance_searches_and_sorts_what_all_keep(cluster: Instances, id: str) -> None:
+    wanted = [(TOPICS[number % 4], group) for number, group in enumerate(GROUPS) if "g1" in group]
+    with cluster.connect(id) as bus:
+        glance = bus._transport.glance
+        for order in (None, GroupOrder.LAG):
+            groups = glance.groups("default", search="/G1", order=order)
+            assert sorted((one.topic, one.group) for one in groups) == sorted(wanted)
+        for waiting in (None, QueueOrder.WAITING):
+            queues = glance.queues("default", search="/G1", order=waiting)
+            assert sorted((one.topic, one.group) for one in queues) == sorted(wanted)
+        for size in (None, TopicOrder.MESSAGES):
+            topics = glance.topics("default", search="T2", order=size)
+            assert [(one.topic, one.messages) for one in topics] == [("t2", 6)]
 
 
 @pytest.mark.parametrize("id", IDS)

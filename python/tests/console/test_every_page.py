@@ -1,8 +1,7 @@
 """Every page: no barrier in light and dark, nothing wider than a narrow window, readable without a
 script, within four requests."""
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -17,16 +16,14 @@ from tests.console_kit import (
     console_served,
     overflow_px,
 )
-from tests.console_world import BILLING, ORDERS, PACKERS, Shop
+from tests.console_world import BILLING, ORDERS, PACKERS, REMINDERS, Shop
 from tests.http_kit import Served
 from tms.console.pages.table import ROUTES
 
-OTHER = {  # other values, by the beginning of a path
-    "/console/delayed": {"topic": "reminders"},
-    "/console/queues": {"group": PACKERS},
-}
-FILES = ("/file",)  # ends of paths whose answers browsers keep
-PAGES = [route.path for route in ROUTES if route.method == "GET" and not route.path.endswith(FILES)]
+NO_PAGES = ("/file", "/download", "/follow")  # ends of paths that answer something else
+PAGES = [
+    route.path for route in ROUTES if route.method == "GET" and not route.path.endswith(NO_PAGES)
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +33,28 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def shown(served: Served) -> Iterator[dict[str, str]]:
-    """The names in the paths of pages, with their values in the shop."""
-    with closing(Shop(tms.connect(served.url))) as shop:
+def address(served: Served) -> Iterator[Callable[[str], str]]:
+    """The address of a page in the shop, by the path with its names."""
+    with tms.connect(served.url) as bus:
+        shop = Shop(bus)
         shop.fill()
-        shop.hold()
-        first = next(iter(shop.bus.consumer(ORDERS, start="earliest", stop_at_end=True)))
-        yield {
-            "namespace": "shop",
-            "topic": "orders",
-            "group": BILLING,
-            "partition": str(first.partition),
-            "id": str(first.id),
+        first = next(iter(bus.consumer(ORDERS, start="earliest", stop_at_end=True)))
+        delayed = next(iter(bus.list_delayed(REMINDERS))).id
+        names = {"namespace": "shop", "topic": "orders", "group": BILLING, "link": "tms_unknown"}
+        names |= {"partition": str(first.partition), "id": str(first.id)}
+        names |= {"principal": "ann", "token": bus.admin.access.create_token("ann").id}
+        others: dict[str, dict[str, object]] = {
+            "/console/delayed": {"topic": "reminders"},
+            "/console/queues": {"group": PACKERS},
+            "/console/transactions": {"id": shop.hold(served.service.engine)},
         }
+        queries = {"/console/delayed/{namespace}/{topic}/cancel": f"?id={delayed}"}
+
+        def address_of(path: str) -> str:
+            other = [more for beginning, more in others.items() if path.startswith(beginning)]
+            return path.format_map(names | (other[0] if other else {})) + queries.get(path, "")
+
+        yield address_of
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +74,12 @@ def seen(page: Page) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_is_for_everybody(
-    shared: tuple[Visitor, Page, Page], shown: dict[str, str], path: str
+    shared: tuple[Visitor, Page, Page], address: Callable[[str], str], path: str
 ) -> None:
     visitor, page, plain = shared
-    other = [more for beginning, more in OTHER.items() if path.startswith(beginning)]
-    address = path.format_map(shown | (other[0] if other else {}))
     visitor.problems.clear()
     page.emulate_media(color_scheme="light")
-    answer = page.goto(address)
+    answer = page.goto(address(path))
     assert answer is not None and answer.ok, answer
     assert barriers(page) == []
     assert overflow_px(page) == 0
@@ -84,6 +88,6 @@ def test_a_page_is_for_everybody(
     page.set_viewport_size({"width": NARROW_PX, "height": TALL_PX})
     assert overflow_px(page) == 0
     page.set_viewport_size({"width": WIDE_PX, "height": TALL_PX})
-    plain.goto(address)
+    plain.goto(address(path))
     assert seen(plain) == seen(page)
     assert visitor.problems == []

@@ -39,13 +39,12 @@ def step(served: Served, steps: int = 1) -> None:
 @pytest.fixture(scope="module")
 def shop() -> Iterator[Served]:
     with console_served() as running:
-        shop = Shop(tms.connect(running.url))
-        shop.fill()
-        step(running)
-        shop.bus.publish_many(ORDERS, [b"x"] * 100)
-        step(running, 7)
+        with tms.connect(running.url) as bus:
+            Shop(bus).fill()
+            step(running)
+            bus.publish_many(ORDERS, [b"x"] * 100)
+            step(running, 7)
         yield running
-        shop.close()
 
 
 def test_what_is_wrong_is_said_with_its_runbook(shop: Served) -> None:
@@ -79,6 +78,8 @@ def test_the_last_hour_is_drawn_and_said(shop: Served) -> None:
     assert "Messages: now 0/s, peak" in page.text
     assert "Counted in memory since" in page.text and "when the service was started" in page.text
     assert len(page.html) < 100 << 10
+    group = PageReader(shop.url).get("/console/groups/shop/orders/billing")
+    assert group.html.count('<svg class="chart"') == 1 and "Messages: now 1" in group.text
     topic = PageReader(shop.url).get("/console/topics/shop/orders")
     assert topic.html.count('<svg class="chart"') == 2
     assert "mean" in topic.text
@@ -112,7 +113,7 @@ def test_each_visitor_sees_what_it_may(guarded: People) -> None:
         bus.create_topic("secret:hidden")
     stranger = PageReader(guarded.url).get("/console/")
     assert stranger.status == 401
-    assert "this service" not in stranger.text and "Nothing is wrong" not in stranger.text
+    assert "this service ready" not in stranger.text and "Nothing is wrong" not in stranger.text
     nobody = PageReader(guarded.url, tms_session=guarded.token("nobody", "consume topic:other:x"))
     page = nobody.get("/console/")
     assert page.status == 200

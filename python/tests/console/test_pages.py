@@ -108,6 +108,14 @@ def test_a_forged_form_changes_nothing(
     assert "kept" in reader.get("/console/topics").links
 
 
+def test_a_page_that_resolves_its_name_to_this_machine_sees_no_console(
+    served: Served, reader: PageReader
+) -> None:
+    for target in ("/console/", "/console/topics", "/console/sign-in", "/console/live"):
+        page = reader.ask("GET", target, headers={"Host": "evil.example"})
+        assert page.status == 403 and "not known here" in page.text
+
+
 def test_a_form_of_another_browser_changes_nothing(served: Served, reader: PageReader) -> None:
     make(served, "of-another")
     target = "/console/topics/default/of-another/delete"
@@ -152,6 +160,19 @@ def test_live_parts_of_no_page(reader: PageReader, query: str) -> None:
 def test_live_parts_that_a_page_does_not_have(reader: PageReader, part: str) -> None:
     events = reader.get(f"/console/live?page=/console/topics&parts={part}")
     assert "event: ended" in events.html and "no part" in events.html
+
+
+def test_a_link_of_another_site_leaves_the_cookies_as_they_are(
+    served: Served, reader: PageReader
+) -> None:
+    """The browser leaves cookies of this kind out: a new key would undo forms of other tabs."""
+    target = "/console/topics?namespace=default&limit=5"
+    page = reader.ask("GET", target, headers={"Sec-Fetch-Site": "cross-site"})
+    assert page.status == 200 and "set-cookie" not in page.headers
+    assert page.links["Go on to the page"] == target
+    assert 'http-equiv="refresh" content="0"' in page.html
+    own = reader.ask("GET", target, headers={"Sec-Fetch-Site": "same-origin"})
+    assert "set-cookie" in own.headers and "Topics" in own.text
 
 
 def test_a_fault_of_the_console_is_a_page_too(

@@ -312,7 +312,11 @@ class QueueContract:
         ]
         assert [one.id for one in seen[:3]] == [leased.id, delayed.id, ready.id]
         assert (seen[0].topic, seen[0].partition, seen[0].offset) == (leased.topic, 0, 0)
-        assert seen == queue.peek()
+        left_s = [one.left_s for one in seen]
+        assert left_s[0] is not None and left_s[1] is not None and left_s[2:] == [None] * 4
+        assert 0 < left_s[0] <= 60 and 0 < left_s[1] <= 60
+        again = [one._replace(left_s=None) for one in queue.peek()]
+        assert [one._replace(left_s=None) for one in seen] == again
         info = queue.describe()
         assert (info.leased, info.delayed, info.ready, info.backlog) == (1, 1, 1, 3)
         assert got(queue.receive()) == [(ready.value, 2)]
@@ -379,6 +383,36 @@ class QueueContract:
         assert queue.redrive(1) == 1
         [left] = bus.list_dead_letters("jobs", group="workers")
         assert left.cause == "no 1"
+
+    def test_dead_letters_are_settled_one_by_one(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", b"b", b"c", b"d", b"e")
+        queue.reject(collect(queue, 5), "no")
+        until(lambda: queue.describe().dead == 5)
+        letters = list(bus.list_dead_letters("jobs", group="workers"))
+        assert [one.message.value for one in letters] == [b"a", b"b", b"c", b"d", b"e"]
+
+        def left() -> list[bytes | None]:
+            found = list(bus.list_dead_letters("jobs", group="workers"))
+            assert queue.describe().dead == len(found)
+            return [one.message.value for one in found]
+
+        assert queue.redrive(letters=[letters[3], letters[1]]) == 2
+        assert left() == [b"a", b"c", b"e"]
+        assert queue.redrive(letters=[letters[1], str(letters[3].letter)]) == 0
+        assert queue.discard(letters=[str(letters[0].letter)]) == 1
+        assert left() == [b"c", b"e"]
+        assert queue.redrive(letters=[f"9:{letters[2].message.id}"]) == 0, "of no partition"
+        assert queue.redrive(1) == 1 and left() == [b"e"]
+        assert queue.discard() == 1 and left() == []
+        assert [one.value for one in everything(bus, "jobs")][5:] == [b"b", b"d", b"c"]
+        assert len(everything(bus, "jobs-workers-dead")) == 5, "they stay readable"
+        for faulty in (["0:nothing"], ["0"], [f"x:{letters[0].message.id}"]):
+            with pytest.raises(Invalid):
+                queue.redrive(letters=faulty)
+            with pytest.raises(Invalid):
+                queue.discard(letters=faulty)
+        with pytest.raises(Invalid):
+            queue.discard(letters=[str(letters[0].letter)] * 1_001)
 
     @pytest.mark.parametrize("name", KAFKA_NAMES, ids=lambda name: name[:20])
     def test_a_topic_with_a_name_of_kafka_has_a_queue_with_dead_letters(

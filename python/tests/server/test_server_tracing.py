@@ -62,6 +62,16 @@ def test_a_request_with_a_place_in_a_trace_has_a_span(spans: InMemorySpanExporte
     assert span.status.status_code is StatusCode.UNSET
 
 
+def test_a_token_in_a_path_is_in_no_span(spans: InMemorySpanExporter) -> None:
+    id, secret = "0a" * 6, "1b" * 32
+    with serving() as served:
+        path = f"/console/enter/tms_{id}_{secret}"
+        served.connect().request("GET", path, traceparent=PARENT)
+    (span,) = spans.get_finished_spans()
+    assert attributes(span)["url.path"] == f"/console/enter/tms_{id}"
+    assert secret not in span.to_json()
+
+
 @pytest.mark.parametrize("parent", [{}, {"traceparent": "junk"}])
 def test_a_request_without_a_place_in_a_trace_begins_none(
     spans: InMemorySpanExporter, parent: dict[str, str]

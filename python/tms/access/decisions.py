@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from tms.access.grants import example_of
+from tms.access.grants import example_of, some_topic
 from tms.access.quotas import Meter
 from tms.access.records import AccessRecords
 from tms.errors import Forbidden, Overloaded, TransactionNotFound
@@ -178,6 +178,10 @@ class AccessDecisions:
                     remembered.clear()
                 remembered[key] = True
         return allowed
+
+    def may_some(self, principal: str, verb: Access, namespace: str) -> bool:
+        """True if a grant allows this to a principal for a topic of a namespace."""
+        return self.may(principal, verb, some_topic(namespace))
 
     def require(self, request: AccessRequest, verb: Access, resource: str) -> None:
         """Raise `Forbidden` unless the request's principal may do this."""

@@ -39,7 +39,7 @@ SESSIONS_MAX = 32  # of a principal; and links
 GROUP_BYTES = 2  # of an id: those of a principal are equal
 _SCAN_BYTES = 1 << 20
 _SWEEP_BYTES = 16 << 10
-_LINK_IS_OVER = (
+LINK_IS_OVER = (
     "The link is not valid any more: it lasts a minute, and for one use. Make another one with "
     "`tms console`. If it was used, and not by you, revoke the token that it was made with."
 )
@@ -139,7 +139,7 @@ class ConsoleSessions:
             raise NotFound("This credential is no one-time link; there is none to redeem.")
         row = self._row(shown.session)
         if row is None or not row.is_link or not self._lasts(row.record):
-            raise Unauthenticated(_LINK_IS_OVER)
+            raise Unauthenticated(LINK_IS_OVER)
         link = row.record
         now_ms = self._clock.now_ms()
         token = make(bytes.fromhex(row.id) + secrets.token_bytes(SECRET_BYTES))
@@ -147,7 +147,7 @@ class ConsoleSessions:
         expires_ms = link.session_expires_ms
         session = SessionRecord(link.principal, text_digest, now_ms, expires_ms, link.token)
         if not self._metadata.compare_and_set(row.key, row.raw, msgspec.json.encode(session)):
-            raise Unauthenticated(_LINK_IS_OVER)
+            raise Unauthenticated(LINK_IS_OVER)
         self._tidy(link.principal)
         return NewToken(token.id, link.principal, now_ms, expires_ms, token.text)
 

@@ -30,6 +30,11 @@ def make(random: bytes) -> MadeToken:
     return MadeToken(id, f"{PREFIX}{id}_{random[ID_BYTES:].hex()}")
 
 
+def without_secrets(path: bytes) -> str:
+    """A path for logs and traces: of a token in it, the id is left."""
+    return TOKEN.sub(rb"tms_\1", path).decode("latin-1")
+
+
 def digest(token: bytes) -> str:
     """The digest of a token, which is all that is stored of it."""
     return sha256(token).hexdigest()

@@ -65,6 +65,7 @@ class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     owner: Owner | None = None
     metadata: Metadata = ""
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    expected_metadata: Metadata | None = None
 
 
 class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -269,6 +270,7 @@ def _position_body(change: PositionChange) -> PositionBody:
         change.owner,
         change.metadata,
         change.leader_epoch,
+        change.expected_metadata,
     )
 
 
@@ -277,7 +279,13 @@ def _position_change(body: PositionBody, own: bool) -> PositionChange:
     key = PositionKey(group, TopicName.parse(body.topic), body.partition)
     position = Position.parse(body.position)
     return PositionChange(
-        key, position, body.expected, body.owner, body.metadata, body.leader_epoch
+        key,
+        position,
+        body.expected,
+        body.owner,
+        body.metadata,
+        body.leader_epoch,
+        body.expected_metadata,
     )
 
 

@@ -13,6 +13,7 @@ from tms.api.parameters import LARGE_BYTES, PARTITION, GroupName, Namespace, Sho
 from tms.errors import Conflict
 from tms.model.access import Access
 from tms.model.cluster import ClusterEvent, ClusterView, TopicOwners
+from tms.model.delayed import DelayedSummary
 from tms.model.group import GroupSummary
 from tms.model.history import Backlogs, History
 from tms.model.ids import MessageId
@@ -312,15 +313,31 @@ class PeersApi(Protocol):
 
     @_post("cluster/queues")
     def queues_of(
-        self, namespace: Namespace, shards: list[int], after: str | None, limit: int
+        self,
+        namespace: Namespace,
+        shards: list[int],
+        after: str | None,
+        limit: int,
+        search: str | None = None,
     ) -> Annotated[list[QueueSummary], Named("QueuesIn", "Queues.", "queues")]:
         """A page of the queues of a namespace in some shards."""
 
     @_post("cluster/groups")
     def groups_of(
-        self, namespace: Namespace, shards: list[int], after: str | None, limit: int
+        self,
+        namespace: Namespace,
+        shards: list[int],
+        after: str | None,
+        limit: int,
+        search: str | None = None,
     ) -> Annotated[list[GroupSummary], Named("GroupsIn", "Groups.", "groups")]:
         """A page of the groups of a namespace in some shards."""
+
+    @_post("cluster/delayed")
+    def delayed_of(
+        self, namespace: Namespace, shards: list[int], after: str | None, limit: int
+    ) -> Annotated[list[DelayedSummary], Named("DelayedIn", "Topics.", "topics")]:
+        """A page of the topics of a namespace that have delayed messages, in some shards."""
 
     @_post("cluster/lags", body_bytes_max=LARGE_BYTES)
     def lags(

@@ -38,6 +38,7 @@ from tms.api.parameters import (
     DELAYED_DEFAULT,
     HOLDING,
     LEAVE_S,
+    PRODUCERS_DEFAULT,
     PUBLISH_SHAPE,
     TIMEOUT_S,
     TOPICS_DEFAULT,
@@ -68,7 +69,7 @@ from tms.model.delayed import Deferred, DelayedId, DelayedPage, Due
 from tms.model.filter import Filter
 from tms.model.group import SESSION_S, GroupInfo, GroupSummary, MemberAssignment
 from tms.model.ids import MessageId
-from tms.model.inspection import PartitionInspection
+from tms.model.inspection import PartitionInspection, ProducerInfo
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import LATEST, Position, PositionKind
 from tms.model.snapshot import Isolation, ReadIsolation
@@ -192,6 +193,18 @@ class TopicsApi(Protocol):
         ] = BLOCKS_DEFAULT,
     ) -> PartitionInspection:
         """The state of a partition in the store: segments, and the newest blocks."""
+
+    @get("{name}/producers", Resource.TOPIC, Access.OBSERVE)
+    def producers(
+        self,
+        name: TopicName,
+        partition: Partition = 0,
+        limit: Annotated[
+            int, Meta(ge=1, le=1_000, description="How many producers.")
+        ] = PRODUCERS_DEFAULT,
+    ) -> Annotated[list[ProducerInfo], Named("Producers", "Producers.", "producers")]:
+        """The producers and idempotency keys that a partition remembers, the one that published
+        last first."""
 
     @post(
         "{name}/messages",

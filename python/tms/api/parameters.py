@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from tms.api import commits, queues
 from tms.api.operation import NAMESPACE_TEXT, Codec, NotSent
 from tms.errors import Invalid
+from tms.model.dead_letters import LETTER_ID, LETTERS_MAX, LetterId
 from tms.model.filter import FILTER, FILTER_BYTES_MAX
 from tms.model.group import EPOCH_MAX, MEMBER_CHARS_MAX, SESSION_S_MAX, SESSION_S_MIN, check_member
 from tms.model.ids import MESSAGE_ID, TIME_MS_MAX
@@ -41,6 +42,7 @@ TIMEOUT_S = 30.0
 TOPICS_DEFAULT = 1_000
 BLOCKS_DEFAULT = 20
 DELAYED_DEFAULT = 100
+PRODUCERS_DEFAULT = 100
 KEY_CHARS_MAX = 255  # of an Idempotency-Key
 LEAVE_S = 2.0  # a session ends by itself
 FETCH_BYTES_DEFAULT = 1 << 20
@@ -78,6 +80,15 @@ Tokens = Annotated[
     Sequence[str],
     shaped(minItems=1, maxItems=TOKENS_MAX),
     Codec(list[Annotated[str, spelled(DELIVERY_TOKEN)]], list, list),
+]
+Letters = Annotated[
+    Sequence[LetterId],
+    shaped(maxItems=LETTERS_MAX),
+    Codec(
+        list[Annotated[str, spelled(LETTER_ID)]],
+        lambda texts: [LetterId.parse(one) for one in texts],
+        lambda letters: [str(one) for one in letters],
+    ),
 ]
 TimeoutS = Annotated[float, NotSent]
 DelayS = Annotated[float, Meta(ge=0, le=DELAY_S_MAX)]

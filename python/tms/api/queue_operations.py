@@ -18,7 +18,7 @@ from tms.api.operation import (
     post,
     put,
 )
-from tms.api.parameters import LARGE_BYTES, Cause, DelayS, GroupName, LeaseS, Tokens
+from tms.api.parameters import LARGE_BYTES, Cause, DelayS, GroupName, LeaseS, Letters, Tokens
 from tms.block.received import Received
 from tms.model.access import Access
 from tms.model.queue import (
@@ -30,6 +30,8 @@ from tms.model.queue import (
     TokenResult,
 )
 from tms.model.topic import TopicName
+
+RedriveLimit = Annotated[int, Meta(ge=1, le=queues.REDRIVE_MAX)]
 
 
 class QueuesApi(Protocol):
@@ -157,6 +159,25 @@ class QueuesApi(Protocol):
         self,
         topic: TopicName,
         group: GroupName,
-        limit: Annotated[int, Meta(ge=1, le=queues.REDRIVE_MAX)] = queues.REDRIVE_DEFAULT,
+        limit: RedriveLimit = queues.REDRIVE_DEFAULT,
+        letters: Letters = (),
     ) -> Annotated[int, Named("Redriven", "How many were moved.", "moved")]:
-        """Move dead letters back to the topic, in one transaction."""
+        """Move dead letters back to the topic, in transactions: those named, or the oldest. Those
+        that are settled or gone are passed over."""
+
+    @post(
+        "{topic}/queues/{group}/discard",
+        Resource.QUEUE,
+        Access.MANAGE,
+        repeat=Repeat.UNSAFE,
+        alone=True,
+    )
+    def discard(
+        self,
+        topic: TopicName,
+        group: GroupName,
+        limit: RedriveLimit = queues.REDRIVE_DEFAULT,
+        letters: Letters = (),
+    ) -> Annotated[int, Named("Discarded", "How many were discarded.", "discarded")]:
+        """Settle dead letters without moving them: those named, or the oldest. They stay in their
+        topic, and are neither counted nor moved back any more."""

@@ -139,11 +139,15 @@ class ReceivedBody(msgspec.Struct):
 
 
 class QueuedBody(MessageOut, kw_only=True):
-    """A message of a queue: its number of deliveries and its state."""
+    """A message of a queue: its number of deliveries and its state. `left_s` are the seconds until
+    the lease of a leased message ends, or until a delayed one may be delivered; `token` names its
+    last delivery."""
 
     topic: str
     deliveries: int
     state: QueuedState
+    left_s: float | UnsetType = UNSET
+    token: str = ""
 
 
 def _queued(body: QueuedBody) -> QueuedMessage:
@@ -159,6 +163,8 @@ def _queued(body: QueuedBody) -> QueuedMessage:
         body.deliveries,
         body.state,
         messages.time_in(body.event_time_ms),
+        None if body.left_s is UNSET else body.left_s,
+        body.token,
     )
 
 
@@ -173,6 +179,8 @@ def _queued_body(message: QueuedMessage) -> QueuedBody:
         topic=message.topic,
         deliveries=message.deliveries,
         state=message.state,
+        left_s=UNSET if message.left_s is None else message.left_s,
+        token=message.token,
     )
 
 

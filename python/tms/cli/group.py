@@ -1,24 +1,26 @@
 """`tms group …`: groups of consumers, their members, their lag, and their positions.
 
 `reset` asks for the group's name first, shows with `--dry-run` what it would do, and takes `--yes`.
-It refuses a group with members at work, because they would go on at their own positions.
+It refuses a group with members at work, because they would go on at their own positions, and
+changes nothing if a position has been moved since it showed its plan.
 """
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import msgspec
 
 from tms.cli.declaring import ARGUMENT
-from tms.cli.output import Row, columns
+from tms.cli.output import Format, Row, columns, table_text, write
 from tms.cli.parameters import (
     TOPIC,
     DryRunOption,
     GroupParameter,
     LimitOption,
     NamespaceOption,
+    PartitionsOption,
     PositionOption,
     TemplateOption,
     TopicParameter,
@@ -29,8 +31,12 @@ from tms.cli.queue_messages import print_dead_letters
 from tms.cli.session import CommandGroup, Session, seconds_of
 from tms.errors import Conflict, GroupNotFound
 from tms.model.group import GroupInfo, GroupKind, GroupPartition
+from tms.model.reset import PartitionReset
 from tms.model.topic import TopicName
 from tms.model.transaction import NO_LEADER_EPOCH
+
+if TYPE_CHECKING:
+    from tms.client.client import Bus
 
 
 @click.group("group", cls=CommandGroup)
@@ -104,28 +110,58 @@ def reset(
     topic: TopicParameter,
     group: GroupParameter,
     to: Annotated[PositionOption | None, "The position to go on at [forget the positions]."] = None,
+    shift: Annotated[int, "Messages to go on (negative: back) from the present position."] = 0,
+    partitions: Annotated[PartitionsOption, "Only this one; may be repeated. [all]"] = (),
     force: Annotated[bool, "Reset even a group with members."] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Forget the positions of GROUP in TOPIC, so that it begins anew, or set them with --to."""
+    """Forget the positions of GROUP in TOPIC, so that it begins anew, or move them with --to or
+    --shift. Shows for each partition how many messages will be read again or skipped."""
     with session.bus() as bus:
-        partitions = range(bus.describe_topic(topic).settings.partitions)
+        plan: list[PartitionReset] = []
+        where = "begin anew"
+        if to is not None or shift:
+            where = f"go on {shift:+,} messages" if to is None else f"go on at {to}"
+            plan = bus.plan_reset(topic, group=group, to=to, shift=shift, partitions=partitions)
+        count = len(set(partitions)) or bus.describe_topic(topic).settings.partitions
         try:
             _require_idle(bus.describe_group(topic, group=group), force)
         except GroupNotFound:
-            if to is None:
+            if not plan:
                 raise
-        where = "begin anew" if to is None else f"go on at {to}"
-        what = f"{group} will {where} in {len(partitions)} partitions of {topic}."
+        rows = [_plan_row(one) for one in plan]
+        if session.format is Format.TABLE and rows:
+            write(table_text(rows))
+        what = f"{group} will {where} in {count} partitions of {topic}."
         if session.proceed(what, group, dry_run, yes):
-            if to is None:
-                bus.forget_positions(topic, group=group)
-            else:
-                bus.set_positions(topic, dict.fromkeys(partitions, to), group=group)
+            _reset(bus, topic, group, partitions, plan, force)
     position = None if to is None else str(to)
     done: Row = {"group": group, "topic": topic, "position": position, "reset": not dry_run}
-    session.show_result(done)
+    if session.format is not Format.TABLE:
+        session.show({**done, "partitions": rows}, [done])
+
+
+def _reset(
+    bus: "Bus",
+    topic: str,
+    group: str,
+    partitions: tuple[int, ...],
+    plan: list[PartitionReset],
+    force: bool,
+) -> None:
+    """Do what the plan says; without one, forget the positions. Members at work move positions all
+    the time, so that with `force` nothing is expected of them."""
+    if not plan:
+        bus.forget_positions(topic, group=group, partitions=partitions or None)
+        return
+    positions = {one.partition: one.to for one in plan}
+    expected = {} if force else {one.partition: one.before for one in plan}
+    bus.set_positions(topic, positions, group=group, expected=expected)
+
+
+def _plan_row(one: PartitionReset) -> Row:
+    return columns(one, "partition", "before", "to", "again", "skipped")
 
 
 def _require_idle(info: GroupInfo, force: bool) -> None:

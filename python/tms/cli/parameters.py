@@ -15,7 +15,7 @@ from tms.cli.declaring import ARGUMENT, declared_by
 from tms.cli.session import Shared, session_of
 from tms.errors import Invalid, TMSError
 from tms.model.ids import TIME_MS_MAX
-from tms.model.quantity import seconds
+from tms.model.quantity import seconds, size_of
 from tms.model.topic import RETENTION_DEFAULT, TopicName, parse_retention
 from tms.runtime.clock import SystemClock
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tms.model.position import Position
 
 T = TypeVar("T")
-_SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(i?B?)", re.ASCII | re.IGNORECASE)
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def session_command(
@@ -83,10 +81,10 @@ class SizeType(click.ParamType[int | str]):
     ) -> int | str:
         if isinstance(value, int) or (self._limit and value == "unlimited"):
             return value  # type: ignore[no-any-return]
-        match = _SIZE.fullmatch(value.strip())
-        if match is None:
-            self.fail(f"A size is a number of bytes, or one with K, M, G or T, got {value!r}.")
-        return int(match[1]) * _UNITS[match[2].upper()]
+        try:
+            return size_of("A size", value)
+        except Invalid as error:
+            self.fail(error.message)
 
 
 class ParsedTime(click.ParamType[T]):
@@ -197,6 +195,7 @@ FilesParameter = Annotated[
     ARGUMENT,
     click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
 ]
+PartitionsOption = Annotated[tuple[int, ...], "-p", "--partition", click.IntRange(min=0)]
 NamespaceOption = Annotated[str, "-n", "[default]"]
 PartitionOption = Annotated[int | None, "-p", click.IntRange(min=0)]
 PositionOption = Annotated["Position", POSITION]

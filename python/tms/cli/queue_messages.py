@@ -101,7 +101,8 @@ def peek(
 
 
 def _queued_facts(message: QueuedMessage) -> dict[str, Any]:
-    return {**facts_of(message), "deliveries": message.deliveries, "state": message.state}
+    shown = {"deliveries": message.deliveries, "state": message.state, "left_s": message.left_s}
+    return {**facts_of(message), **shown, "token": message.token}
 
 
 def _on_tokens(
@@ -209,7 +210,7 @@ def print_dead_letters(
 
 def _dead_facts(letter: Message) -> dict[str, Any]:
     told = {name: _told(letter, DEAD_PREFIX + name) for name in ("cause", "deliveries", "origin")}
-    return {**facts_of(letter), **told}
+    return {**facts_of(letter), **told, "letter": f"{letter.partition}:{letter.id}"}
 
 
 def _told(letter: Message, header: str) -> str:

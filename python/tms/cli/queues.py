@@ -1,7 +1,7 @@
 """`tms queue …`: queues, their settings and their states.
 
-`delete` asks for the group's name first, shows with `--dry-run` what it would do, and takes
-`--yes`.
+`delete` and `discard` ask for the group's name first, show with `--dry-run` what they would do,
+and take `--yes`.
 """
 
 from typing import Annotated, Any, Literal, TypedDict, Unpack
@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from tms.api.queue_operations import QueuesApi
+from tms.api.queues import REDRIVE_DEFAULT, REDRIVE_MAX
 from tms.cli import queue_messages as messages
 from tms.cli.declaring import ARGUMENT
 from tms.cli.operations import Given, runs, takes
@@ -20,6 +21,7 @@ from tms.cli.parameters import (
     DryRunOption,
     GroupParameter,
     NamespaceOption,
+    Parsed,
     PositionOption,
     TopicParameter,
     YesOption,
@@ -28,6 +30,8 @@ from tms.cli.parameters import (
 )
 from tms.cli.session import CommandGroup, Session, changes_of, given, seconds_of
 from tms.cli.topics import time_text
+from tms.client.queue import letter_ids
+from tms.model.dead_letters import LetterId
 from tms.model.queue import DELIVERIES_MAX, OUTSTANDING_MAX, QueueInfo, QueueSettings
 from tms.model.topic import Durability, TopicName
 
@@ -39,6 +43,14 @@ def command() -> None:
 
 for _command in (messages.receive, messages.peek, messages.dead, *messages.TOKEN_COMMANDS):
     command.add_command(_command)
+
+
+LettersArgument = Annotated[
+    tuple[str, ...], ARGUMENT, Parsed("letter", lambda text: str(LetterId.parse(text)))
+]
+OldestOption = Annotated[
+    int, "-n", click.IntRange(1, REDRIVE_MAX), f"At most so many. [{REDRIVE_DEFAULT:,}]"
+]
 
 
 class _QueueChoices(TypedDict):
@@ -120,11 +132,61 @@ def show(session: Session, info: QueueInfo, given: Given) -> None:
         write("\n" + table_text(msgspec.to_builtins(info.partitions)))
 
 
-@runs(command, "redrive", QueuesApi.redrive)
-def redrive(session: Session, moved: int, given: Given) -> None:
-    """Move dead letters of a queue back to TOPIC."""
-    session.say(f"{moved:,} dead letters were moved back to {given['topic']}")
-    session.show_result({"group": given["group"], "topic": given["topic"], "moved": moved})
+@session_command("redrive", command)
+def redrive(
+    session: Session,
+    topic: TopicParameter,
+    group: GroupParameter,
+    letters: LettersArgument = (),
+    limit: OldestOption = REDRIVE_DEFAULT,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Move dead letters of a queue back to TOPIC: the oldest, or those named by LETTERS, as `tms
+    queue dead --json` prints them."""
+    name = TopicName.parse(topic)
+    moved = 0
+    with session.bus() as bus:
+        count, what = _settled(bus.admin.queues.describe(name, group), letters, limit)
+        if dry_run:
+            session.say(f"dry run, nothing was changed: {what} will be moved back to {topic}.")
+        elif count:
+            moved = bus.admin.queues.redrive(name, group, limit, letter_ids(letters))
+    if not dry_run:
+        session.say(f"{moved:,} dead letters were moved back to {topic}")
+    session.show_result({"group": group, "topic": topic, "moved": moved})
+
+
+@session_command("discard", command)
+def discard(
+    session: Session,
+    topic: TopicParameter,
+    group: GroupParameter,
+    letters: LettersArgument = (),
+    limit: OldestOption = REDRIVE_DEFAULT,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Settle dead letters of a queue for good, the oldest or those named by LETTERS: they stay in
+    their topic, and are neither counted, listed nor moved back any more."""
+    name = TopicName.parse(topic)
+    discarded = 0
+    with session.bus() as bus:
+        info = bus.admin.queues.describe(name, group)
+        count, what = _settled(info, letters, limit)
+        what = f"{what} of {info.dead_letter} will never be moved back."
+        if session.proceed(what, group, dry_run, yes) and count:
+            discarded = bus.admin.queues.discard(name, group, limit, letter_ids(letters))
+    if not dry_run:
+        session.say(f"{discarded:,} dead letters were discarded")
+    session.show_result({"group": group, "topic": topic, "discarded": discarded})
+
+
+def _settled(info: QueueInfo, letters: tuple[str, ...], limit: int) -> tuple[int, str]:
+    """The number of dead letters that a command concerns, and the words for them."""
+    if letters:
+        return len(letters), f"{len(letters):,} dead letters"
+    count = min(limit, info.dead)
+    return count, f"the {count:,} oldest of {info.dead:,} dead letters"
 
 
 @session_command("delete", command)

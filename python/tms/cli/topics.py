@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 import click
 import msgspec
 
-from tms.cli.output import Format, Row, table_text, write
+from tms.cli.output import Format, Row, columns, table_text, write
 from tms.cli.parameters import (
     LIMIT,
     RETENTION,
@@ -33,10 +33,8 @@ from tms.model.ids import MessageId
 from tms.model.keys import Partitioner
 from tms.model.lag import TopicSize
 from tms.model.position import LATEST
+from tms.model.quantity import duration_text
 from tms.model.topic import PARTITIONS_MAX, Cleanup, Durability, TopicInfo
-
-_DAY_MS = 86_400_000
-_UNITS = ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
 
 
 @click.group("topic", cls=CommandGroup)
@@ -121,6 +119,28 @@ def _held(size: TopicSize | None) -> Row:
     return {"messages": messages, "stored_bytes": stored}
 
 
+@session_command("producers", command)
+def producers(
+    session: Session,
+    topic: TopicParameter,
+    partition: Annotated[int, "-p", click.IntRange(0, PARTITIONS_MAX - 1), "Of this one. [0]"] = 0,
+    limit: Annotated[int, "-n", click.IntRange(1, 1_000), "At most so many. [20]"] = 20,
+) -> None:
+    """List the producers and idempotency keys that a partition of TOPIC remembers, the one that
+    published last first."""
+    with session.bus() as bus:
+        infos = bus.list_producers(topic, partition, limit)
+    if not infos and session.format is Format.TABLE:
+        session.say(f"Partition {partition} of {topic} remembers no producers.")
+    documents = [msgspec.to_builtins(info) for info in infos]
+    rows = [
+        {"producer": str(info.producer_id), **columns(info, "kind", "epoch", "last_sequence")}
+        | {"last": time_text(info.time_ms), "end_offset": info.end_offset}
+        for info in infos
+    ]
+    session.show(documents, rows)
+
+
 @session_command("truncate", command)
 def truncate(
     session: Session,
@@ -200,12 +220,9 @@ def delete(
     session.show_result({"topic": topic, "deleted": not dry_run})
 
 
-def duration_text(ms: int | None) -> str:
+def retention_text(ms: int | None) -> str:
     """`14d`, `36h`, `forever`: the largest unit that divides it."""
-    if ms is None:
-        return "forever"
-    size, unit = next((size, unit) for size, unit in _UNITS if ms % size == 0)
-    return f"{ms // size}{unit}"
+    return "forever" if ms is None else duration_text(ms)
 
 
 def time_text(ms: int) -> str:
@@ -231,7 +248,7 @@ def _row(info: TopicInfo, held: Row = MappingProxyType({})) -> Row:
         "name": str(info.name),
         "partitions": settings.partitions,
         **held,
-        "retention": duration_text(settings.retention_ms)
+        "retention": retention_text(settings.retention_ms)
         + (" (default)" if settings.retention_is_default else ""),
         "retention_bytes": settings.retention_bytes,
         "cleanup": settings.cleanup.value,

@@ -18,6 +18,7 @@ from tms.cli.parameters import (
     RETENTION,
     DryRunOption,
     GroupParameter,
+    PartitionsOption,
     PositionOption,
     TopicParameter,
     YesOption,
@@ -31,7 +32,6 @@ from tms.model.topic import parse_retention
 from tms.model.transaction import CommittedPosition, TransactionInfo
 
 _ID = MappingProxyType({"id": "transaction"})
-PartitionsOption = Annotated[tuple[int, ...], "-p", "--partition", click.IntRange(min=0)]
 
 
 @click.group("tx", cls=CommandGroup)

@@ -27,6 +27,7 @@ from tms.client.calls import BusCalls
 from tms.client.leases import HeldMessage, Leases, Pace
 from tms.client.worker import DRAIN_S, Handler, Worker, WorkerOptions
 from tms.errors import Fenced, GroupNotFound, Invalid, QueueNotFound, TMSError, TopicNotFound
+from tms.model.dead_letters import LetterId, settled_in
 from tms.model.message import Message
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
@@ -64,6 +65,33 @@ Ahead = deque[tuple[Delivered[V], HeldMessage]]  # messages that are leased, and
 MarkFailed = Callable[[BaseException], object]
 _UNTRACED = nullcontext[MarkFailed](lambda error: None)
 WAIT_S = 20.0  # of an iteration, before it asks again
+
+
+class DeadLetter(NamedTuple):
+    """A dead letter, why it is one, after how many deliveries, and where it was in the topic of its
+    queue: partition, offset and id."""
+
+    message: Message
+    cause: str
+    deliveries: int
+    partition: int
+    offset: int
+    id: str
+
+    @property
+    def letter(self) -> LetterId:
+        """Its name for `Queue.redrive` and `Queue.discard`."""
+        return LetterId(self.message.partition, self.message.id)
+
+
+LetterNames = Iterable[DeadLetter | str]
+
+
+def letter_ids(letters: LetterNames) -> list[LetterId]:
+    """The ids of dead letters. Raises `Invalid`."""
+    if isinstance(letters, str):
+        raise Invalid("Dead letters are a list, not a text.", field="letters")
+    return [LetterId.parse(one) if isinstance(one, str) else one.letter for one in letters]
 
 
 class QueuePatience(NamedTuple):
@@ -268,27 +296,22 @@ class Queue(Generic[V]):
         self.settings = info.settings
         return info
 
-    def redrive(self, limit: int = 1_000) -> int:
-        """Publish up to `limit` dead letters to the topic again, and return their number. Raises
-        `Conflict` if another caller does so at the same time."""
+    def redrive(self, limit: int = 1_000, letters: LetterNames = ()) -> int:
+        """Publish up to `limit` dead letters to the topic again, the oldest first, or these
+        `letters` (up to 1,000: those of `Bus.list_dead_letters`, or texts PARTITION:ID), and return
+        their number. Raises `Conflict` if another caller settles some at the same time."""
         whole("limit", limit, 1, REDRIVE_MAX)
-        return self._port.redrive(self.name, self.group, limit)
+        return self._port.redrive(self.name, self.group, limit, letter_ids(letters))
+
+    def discard(self, limit: int = 1_000, letters: LetterNames = ()) -> int:
+        """Settle dead letters without moving them, as `redrive` does: they stay in their topic, and
+        are neither counted, listed nor moved back any more."""
+        whole("limit", limit, 1, REDRIVE_MAX)
+        return self._port.discard(self.name, self.group, limit, letter_ids(letters))
 
     def delete(self) -> None:
         """Delete the queue; the topic and the dead letters stay."""
         self._port.delete(self.name, self.group)
-
-
-class DeadLetter(NamedTuple):
-    """A dead letter, why it is one, after how many deliveries, and where it was in the topic of its
-    queue: partition, offset and id."""
-
-    message: Message
-    cause: str
-    deliveries: int
-    partition: int
-    offset: int
-    id: str
 
 
 class QueueCalls(BusCalls):
@@ -299,7 +322,7 @@ class QueueCalls(BusCalls):
     def list_dead_letters(
         self, topic: str, *, group: str, dead_letter: str | None = None
     ) -> Iterator[DeadLetter]:
-        """The dead letters of a queue that were not moved back, or those of a group, up to the end,
+        """The dead letters of a queue that are not settled, or those of a group, up to the end,
         with the oldest of each partition first. `dead_letter` is their topic; by default the
         queue's, or TOPIC-GROUP-dead for a group. Raises `TopicNotFound`, `QueueNotFound`."""
         name = TopicName.parse(topic)
@@ -308,12 +331,20 @@ class QueueCalls(BusCalls):
             partitions = len(self._transport.describe_topic(letters).partition_infos)
         except TopicNotFound:  # it is made for the first one
             return
-        redriven = self._transport.groups.positions(letters, redrive_group(group, name))
-        positions = dict.fromkeys(range(partitions), Position.earliest()) | dict(redriven)
+        positions = dict.fromkeys(range(partitions), Position.earliest())
+        settled: dict[int, frozenset[int]] = {}
+        with suppress(GroupNotFound):  # none is settled
+            redriven = self._transport.groups.describe(letters, redrive_group(group, name))
+            for part in redriven.partitions:
+                settled[part.partition] = settled_in(part.metadata)
+                if part.position is not None:
+                    positions[part.partition] = Position.parse(part.position)
         ended = False
         while not ended:
             page = self._fetch(letters, positions, RECEIVE_BYTES, 0)
             for message in page.messages():
+                if message.offset in settled.get(message.partition, ()):
+                    continue
                 if origin := dead_origin(message.headers, name, group):
                     yield DeadLetter(message, *origin)
             positions, ended = page.next, page.ended

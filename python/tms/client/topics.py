@@ -12,7 +12,7 @@ from tms.client.choices import (
 from tms.client.cursor import Start, as_position
 from tms.errors import Invalid
 from tms.model.ids import MessageId
-from tms.model.inspection import PartitionInspection
+from tms.model.inspection import PartitionInspection, ProducerInfo
 from tms.model.keys import Partitioner
 from tms.model.quantity import Duration, timeout, whole
 from tms.model.snapshot import Isolation, as_isolation
@@ -35,6 +35,7 @@ from tms.model.topic import (
 TOPICS_PER_PAGE = 1_000
 ERASE_S = 600.0
 INSPECTED_MAX = 10_000
+PRODUCERS_LISTED_MAX = 1_000
 TOMBSTONE_RETENTION = "24h"
 
 
@@ -186,6 +187,15 @@ class TopicCalls(BusCalls):
         return self._transport.offsets(
             TopicName.parse(topic), as_position(at), as_isolation(isolation)
         )
+
+    def list_producers(
+        self, topic: str, partition: int = 0, limit: int = 100
+    ) -> list[ProducerInfo]:
+        """The producers and idempotency keys that a partition remembers, at most 1,000, the one
+        that published last first."""
+        whole("partition", partition, 0, PARTITIONS_MAX - 1)
+        whole("limit", limit, 1, PRODUCERS_LISTED_MAX)
+        return self._transport.producers(TopicName.parse(topic), partition, limit)
 
     def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
         """The state of a partition in the store: its segments and newest blocks."""

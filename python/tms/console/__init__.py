@@ -9,6 +9,7 @@ charts      series of values to SVG, with a text that says the same
 cells       keys, values and headers of messages as text
 rendering   templates to HTML, and how numbers, times and bytes are written
 commands    the `tms` command and the HTTP request that do what an action does
+pace        how much pages take that go on by themselves
 live        parts of pages that are rendered anew while they are looked at
 pages       the pages, a module each
 

@@ -31,7 +31,8 @@ ERRORS_MAX = 0.01  # of requests
 ERRORS_STEPS = 30  # the last five minutes
 DISK_MAX = 0.9
 SHOWN_MAX = 5  # of a kind; the page of the kind has all
-GRAVE, MILD = "bad", "warn"
+GRAVE = "bad"
+MILD = "warn"
 
 
 class Fault(NamedTuple):
@@ -119,7 +120,8 @@ def _of_history(history: History | None) -> Iterator[Fault]:
     if failed > ERRORS_MAX * requests:
         text = f"{failed / requests:.1%} of the requests of the last five minutes failed (5xx)."
         yield Fault(GRAVE, text, "TmsErrors")
-    used, total = _newest(history.series, DISK_USED), _newest(history.series, DISK)
+    used = _newest(history.series, DISK_USED)
+    total = _newest(history.series, DISK)
     if used is not None and total and used > DISK_MAX * total:
         text = f"The disk is {used / total:.0%} full: {size(round(total - used))} are left."
         yield Fault(MILD, text, "TmsNotReady")
@@ -143,7 +145,8 @@ def _of_lags(lags: Iterable[tuple[GroupSummary, Values]]) -> Iterator[Fault]:
         known = [value for value in values if value is not None]
         if not known or (group.lag_ms or 0) > BEHIND_MS:  # which is said already
             continue
-        first, last = known[0], known[-1]
+        first = known[0]
+        last = known[-1]
         if last > GROWN_MIN and last > GROWS * first:
             text = f"The lag of the group {group.group} of {group.topic} grew from "
             text += f"{number(round(first))} to {number(round(last))} messages in the last hour."

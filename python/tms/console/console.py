@@ -17,6 +17,7 @@ from tms.api import routes
 from tms.api.routes import MethodNotAllowed
 from tms.console.forms import FORM_BYTES_MAX, OPEN_BYTES_MAX, FormKey, new_browser_key
 from tms.console.live import LIVE, LiveParts
+from tms.console.pace import Pace
 from tms.console.pages.problems import problem_page
 from tms.console.pages.signing_in import to_sign_in
 from tms.console.pages.table import ROUTES
@@ -45,7 +46,9 @@ from tms.server.service import Service
 SESSION = "tms_session"
 BROWSER = "tms_browser"
 NOTICE = "tms_notice"
+_GONE = "; Max-Age=0"
 SEE_OTHER = 303
+FOLLOW_S = 0.25  # between two events of a page that follows, at least
 BYTES = "application/octet-stream"
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src "
@@ -78,6 +81,7 @@ class Console:
         self._routes: RouteTable[PageRoute] = RouteTable(
             (one.method, one.path, one) for one in ROUTES
         )
+        self._pace = Pace(FOLLOW_S)
         self._live = LiveParts(service, self._page)
 
     def refuse(self, exchange: Exchange, error: TMSError) -> None:
@@ -95,11 +99,15 @@ class Console:
             await self._send_file(exchange, exchange.path.decode("ascii").rpartition("/")[2])
             return
         cookies = _cookies(exchange)
+        if self._comes_from_elsewhere(exchange, cookies):
+            values = {"at": exchange.target.decode("ascii")}
+            await self._service.respond(exchange, routes.OK, _HTML, render("again.html", values))
+            return
         browser = cookies.get(self._prefix + BROWSER) or new_browser_key()
         session = cookies.get(self._prefix + SESSION, "")
         host = exchange.headers.get(b"host", b"").decode("latin-1")
         url = f"{self._scheme}://{host}"
-        visit = Visit(self._service, app, exchange, FormKey(browser, session), url)
+        visit = Visit(self._service, app, exchange, FormKey(browser, session), url, self._pace)
         try:
             shown = await self._shown(visit)
         except Unauthenticated as error:
@@ -109,6 +117,12 @@ class Console:
                 raise
             shown = problem_page(error, exchange.request_id)
         await self._send(visit, shown, cookies)
+
+    def _comes_from_elsewhere(self, exchange: Exchange, cookies: Mapping[str, str]) -> bool:
+        """True if the browser follows a link of another site: it leaves the cookies out, which
+        says nothing of what it has. Loaded again by itself, the page gets them."""
+        has_none = not cookies.keys() & {self._prefix + SESSION, self._prefix + BROWSER}
+        return has_none and exchange.headers.get(b"sec-fetch-site") == b"cross-site"
 
     async def _send_file(self, exchange: Exchange, name: str) -> None:
         content = static(name)
@@ -175,6 +189,9 @@ class Console:
             return
         if isinstance(shown, Streamed):
             head = _SAFE + _UNSTORED.format(shown.media).encode() + _kept_as(shown.filename)
+            if exchange.method == "HEAD":
+                exchange.respond(routes.OK, head)
+                return
             async with aclosing(shown.events) as events:
                 await exchange.stream_chunks(routes.OK, head, events)
             return
@@ -185,8 +202,10 @@ class Console:
         head = b""
         if prefix + BROWSER not in cookies:
             head += self._cookie(BROWSER, visit.key.browser)
+        if shown.session is not None:
+            head += self._cookie(SESSION, shown.session, "" if shown.session else _GONE)
+            visit.key = visit.key._replace(session=shown.session)
         if isinstance(shown, Redirect):
-            head += b"".join(f"set-cookie: {one}\r\n".encode() for one in shown.cookies)
             if shown.notice is not None:
                 head += self._cookie(NOTICE, noted(shown.notice))
             head += f"location: {shown.location}\r\n".encode()
@@ -195,7 +214,7 @@ class Console:
         notice = None
         if prefix + NOTICE in cookies:
             notice = notice_in(cookies[prefix + NOTICE])
-            head += self._cookie(NOTICE, "", "; Max-Age=0")
+            head += self._cookie(NOTICE, "", _GONE)
         body = await visit.rendered(shown, notice)
         await self._service.respond(exchange, shown.status, _HTML + head, body)
 

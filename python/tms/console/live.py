@@ -3,7 +3,7 @@
     page and parts ─▶ one task for all who look at the same ─▶ what has changed ─▶ each browser
 
 * Equal questions of one session share a task; of a service without access control all do.
-* All tasks together take `SHARE` of a core at most: pages that take longer to make, or many
+* All tasks together take a share of a core (`Pace`): pages that take longer to make, or many
   different ones, change more seldom.
 * A part is sent if it has changed. Parts have no forms, which are of one browser.
 * A browser that leaves, a session that ends and a service that drains end the events; the page says
@@ -16,6 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
+from tms.console.pace import Pace
 from tms.console.visit import ROOT, Visit, WebPage
 from tms.errors import Invalid, Overloaded, TMSError
 from tms.runtime.events import EventLog
@@ -25,7 +26,6 @@ from tms.server.service import Service
 _log = EventLog("tms.console")
 LIVE = f"{ROOT}/live".encode()
 LIVE_S = 2.0  # between two looks, at least
-SHARE = 0.05
 VIEWERS_MAX = 1_000
 PARTS_MAX = 20
 QUIET_S = 15.0  # after which a line tells that the connection is alive
@@ -47,9 +47,9 @@ class _LivePage:
         self.waiting: set[asyncio.Future[None]] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, pause_s: Callable[[float], float]) -> None:
+    def start(self, pace: Pace) -> None:
         """Begin to look."""
-        self._task = asyncio.create_task(self._look(pause_s))
+        self._task = asyncio.create_task(self._look(pace))
 
     async def end(self) -> None:
         """Look no more."""
@@ -58,22 +58,25 @@ class _LivePage:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _look(self, pause_s: Callable[[float], float]) -> None:
+    async def _look(self, pace: Pace) -> None:
         """Render the parts again and again; ends with the first error."""
         loop = asyncio.get_running_loop()
-        while True:
-            started_s = loop.time()
-            try:
-                page = await self._page_of(self._visit)
-                self._changed(await self._visit.parts(page, self._names))
-            except TMSError as error:
-                self._fail(error.message)
-                return
-            except Exception:
-                _log.exception("live_parts_broke", page=self._visit.exchange.path.decode("ascii"))
-                self._fail("The service met an error of its own; its log has it.")
-                return
-            await asyncio.sleep(pause_s(loop.time() - started_s))
+        with pace.viewer():
+            while True:
+                started_s = loop.time()
+                try:
+                    page = await self._page_of(self._visit)
+                    self._changed(await self._visit.parts(page, self._names))
+                except TMSError as error:
+                    self._fail(error.message)
+                    return
+                except Exception:
+                    _log.exception(
+                        "live_parts_broke", page=self._visit.exchange.path.decode("ascii")
+                    )
+                    self._fail("The service met an error of its own; its log has it.")
+                    return
+                await asyncio.sleep(pace.pause_s(loop.time() - started_s))
 
     def _fail(self, problem: str) -> None:
         self.problem = problem
@@ -98,6 +101,7 @@ class LiveParts:
         self._service = service
         self._page_of = page_of
         self._watched: dict[_Key, _LivePage] = {}
+        self._pace = Pace(LIVE_S)
         self.viewers = 0
 
     def events(self, visit: Visit) -> AsyncGenerator[bytes]:
@@ -115,7 +119,7 @@ class LiveParts:
         watched = self._watched.get(key)
         if watched is None or watched.problem:
             watched = _LivePage(visit.at(key[0]), key[2], self._page_of)
-            watched.start(self._pause_s)
+            watched.start(self._pace)
             self._watched[key] = watched
         self.viewers += 1
         watched.viewers += 1
@@ -151,6 +155,3 @@ class LiveParts:
             watched.waiting.discard(woken)
             if watched.parts is sent and not watched.problem:
                 yield b": still here\n\n"
-
-    def _pause_s(self, took_s: float) -> float:
-        return max(LIVE_S, took_s * len(self._watched) / SHARE)

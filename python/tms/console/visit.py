@@ -13,6 +13,7 @@ from tms.api import routes
 from tms.api.operations import OPERATIONS
 from tms.console.commands import SameAs, same_as
 from tms.console.forms import TOKEN_FIELD, FormKey, fields_of, pairs_of
+from tms.console.pace import Pace
 from tms.console.rendering import render, render_block, segment
 from tms.errors import Invalid, TMSError, Unauthenticated
 from tms.model.access import Access
@@ -38,20 +39,23 @@ class Notice(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """A page to show: a template and its values. `status`: of the answer."""
+    """A page to show: a template and its values. `status`: of the answer; `session`: as of a
+    `Redirect`."""
 
     template: str
     values: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Another page to load. `cookies`: lines of `Set-Cookie`."""
+    """Another page to load. `session`: the text of the browser's session from now on; empty: it has
+    none any more; None: as before."""
 
     location: str
     notice: Notice | None = None
-    cookies: tuple[str, ...] = ()
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,13 @@ class Visit:
     """A request of a browser. Used by the event loop's thread."""
 
     def __init__(
-        self, service: Service, app: FrontApp, exchange: Exchange, key: FormKey, url: str
+        self,
+        service: Service,
+        app: FrontApp,
+        exchange: Exchange,
+        key: FormKey,
+        url: str,
+        pace: Pace,
     ) -> None:
         self.exchange = exchange
         self.url = url
@@ -96,6 +106,7 @@ class Visit:
         self.principal = ""  # empty until it is identified, and without access control
         self.fields: Mapping[str, list[str]] = {}  # of the form
         self.app = app
+        self.pace = pace  # of pages that follow
         self._service = service
 
     # -- the request -------------------------------------------------------------------------------
@@ -148,6 +159,11 @@ class Visit:
                 field="typed",
             )
 
+    @property
+    def now_ms(self) -> int:
+        """The service's time."""
+        return self._service.clock.now_ms()
+
     # -- questions ---------------------------------------------------------------------------------
 
     def question(self, operation: str, arguments: Mapping[str, Any], **more: Any) -> AskedOperation:
@@ -162,6 +178,12 @@ class Visit:
         """The result of a question. Raises the errors of its operation."""
         return await ask(self.app.answer, self.exchange, self.authorization, question)
 
+    async def ask_with(self, credential: str, operation: str, **arguments: Any) -> Any:
+        """The result of an operation for another credential than that of the session. Raises its
+        errors."""
+        question = self.question(operation, arguments)
+        return await ask(self.app.answer, self.exchange, f"Bearer {credential}".encode(), question)
+
     async def tried(self, operation: str, **arguments: Any) -> tuple[Any, TMSError | None]:
         """The result of an operation, or its error in place of it: a part of a page may fail while
         the others are shown. Raises only `Unauthenticated`."""
@@ -171,6 +193,15 @@ class Visit:
             raise
         except TMSError as error:
             return None, error
+
+    async def tried_if(
+        self, verb: Access, resource: str, operation: str, **arguments: Any
+    ) -> tuple[Any, TMSError | None]:
+        """As `tried`, if the visitor may do this; neither a result nor an error otherwise. A page
+        does not ask in vain: the audit log would be full of refusals."""
+        if not self.may(verb, resource):
+            return None, None
+        return await self.tried(operation, **arguments)
 
     async def identify(self) -> None:
         """Find out whose session it is. Raises `Unauthenticated`."""
@@ -182,6 +213,11 @@ class Visit:
         guard = self._service.guard
         return guard is None or guard.decisions.may(self.principal, verb, resource)
 
+    def may_some(self, verb: Access, namespace: str) -> bool:
+        """True if the visitor's principal may do this with some topics of a namespace."""
+        guard = self._service.guard
+        return guard is None or guard.decisions.may_some(self.principal, verb, namespace)
+
     def same_as(self, command: list[str], question: AskedOperation) -> SameAs:
         """The command, with its arguments behind `tms`, and the request that do the same."""
         return same_as(self.url, command, question, self.is_guarded)
@@ -190,7 +226,7 @@ class Visit:
         """A visit of the same browser and session to another address."""
         path, _, query = target.partition("?")
         exchange = asked_as(self.exchange, path.encode(), query.encode())
-        visit = Visit(self._service, self.app, exchange, self.key, self.url)
+        visit = Visit(self._service, self.app, exchange, self.key, self.url, self.pace)
         visit.principal = self.principal
         return visit
 
@@ -204,6 +240,12 @@ class Visit:
         """The address of a topic's page, by its full name."""
         topic = TopicName.parse(name)
         return path_of("topics", topic.namespace, topic.topic)
+
+    def path(self, section: str, topic: str, *more: object) -> str:
+        """The address of a section's page about a topic, by its full name, or about a part of it,
+        such as a group."""
+        name = TopicName.parse(topic)
+        return path_of(section, name.namespace, name.topic, *more)
 
     # -- the answer --------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ Invariants
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
+from itertools import islice
 
 from tms.block import BlockHeader, decode
 from tms.delayed.changes import Addition, CheckedBlock
@@ -20,7 +21,16 @@ from tms.delayed.topic_queue import DelayQueue
 from tms.errors import Closed, Invalid, TMSError, TopicNotFound, again
 from tms.log.pending import Pending
 from tms.model import keys
-from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, DelayedPage, Due
+from tms.model.delayed import (
+    Deferred,
+    DelayedId,
+    DelayedInfo,
+    DelayedMessage,
+    DelayedPage,
+    DelayedSummary,
+    Due,
+)
+from tms.model.lag import PAGE
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.runtime.histogram import Histogram
@@ -170,6 +180,29 @@ class DelayedMessages:
 
     # -- looking -----------------------------------------------------------------------------------
 
+    def topics(
+        self,
+        namespace: str,
+        after: str | None = None,
+        limit: int = PAGE,
+        shards: Collection[int] | None = None,
+    ) -> list[DelayedSummary]:
+        """Up to `limit` topics of a namespace of which messages wait, by name, after the one named
+        `after`, in some shards or in all. Raises `NotOwner`, `Unavailable`."""
+        wanted = range(self._shards.count) if shards is None else shards
+        for number in wanted:
+            if number not in self._shards_here:
+                raise self._shards.missing(number)
+        queues = {
+            name.topic: queue
+            for queue in self._topics()
+            if (name := queue.stored.name).namespace == namespace
+            and name.topic > (after or "")
+            and self._shards.of_delayed(name) in wanted
+        }
+        summaries = (_summary(queues[topic]) for topic in sorted(queues))
+        return list(islice((one for one in summaries if one is not None), limit))
+
     def info(self, name: TopicName) -> DelayedInfo:
         """The number of waiting messages of a topic, and the time at which the first is due."""
         return self._of(name).info()
@@ -307,6 +340,17 @@ class DelayedMessages:
     def _topics(self) -> list[DelayQueue]:
         with self._lock:
             return list(self._waiting.values())
+
+
+def _summary(queue: DelayQueue) -> DelayedSummary | None:
+    """A topic with its delayed messages; None if there are none, or it is being deleted."""
+    try:
+        info = queue.info()
+    except TopicNotFound:
+        return None
+    if info.next_due_ms is None:
+        return None
+    return DelayedSummary(str(queue.stored.name), info.waiting, info.next_due_ms)
 
 
 def _digest(blocks: Sequence[NewBlock], headers: Sequence[BlockHeader], due: Due) -> str:

@@ -80,7 +80,7 @@ class Engine(TopicOperations):
         self.queues = self.shards.queues
         self.groups = self.shards.groups
         self.delayed = self.shards.delayed
-        self.glance = Glance(topics, self.groups, self.queues, self)
+        self.glance = Glance(topics, self.groups, self.queues, self.delayed, self)
         if self.cluster is None:
             self.roles.open_all()
         super().__init__(

@@ -8,13 +8,25 @@ Invariants
 * An unknown number is None, never 0.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
+from tms.delayed.delayed import DelayedMessages
 from tms.errors import Unavailable
 from tms.groups.groups import LogGroups
+from tms.model.delayed import DelayedSummary
 from tms.model.group import GroupSummary
-from tms.model.lag import PAGE, InstanceLoad, TopicSize
+from tms.model.lag import (
+    ALL,
+    PAGE,
+    GroupOrder,
+    InstanceLoad,
+    QueueOrder,
+    TopicOrder,
+    TopicSize,
+    in_order,
+)
 from tms.model.queue import QueueSummary
 from tms.model.stats import EngineStats
 from tms.model.topic import TopicName, check_namespace
@@ -40,20 +52,43 @@ class Glance:
     """The overview of an engine: topics, groups, queues and the load. Thread-safe; as
     `GlanceApi`."""
 
-    def __init__(self, topics: Topics, groups: LogGroups, queues: Queues, engine: Stated) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        groups: LogGroups,
+        queues: Queues,
+        delayed: DelayedMessages,
+        engine: Stated,
+    ) -> None:
         self._topics = topics
+        self._delayed = delayed
         self._groups = groups
         self._queues = queues
         self._engine = engine
         self._started_s = topics.clock.monotonic_s()
 
-    def topics(
-        self, namespace: str, after: str | None = None, limit: int = PAGE
-    ) -> list[TopicSize]:
-        """Up to `limit` topics of a namespace with their sizes, by name, after the one named
-        `after`; also of partitions that other instances own."""
+    def namespaces(
+        self, after: str | None = None, limit: int = PAGE, *, caller: str = ""
+    ) -> list[str]:
+        """Up to `limit` namespaces that have topics, by name, after this one, whoever calls."""
         self._topics.partitions.confirm()
-        page = self._topics.registry.page(namespace, after, limit)
+        return list(islice(self._topics.registry.namespaces(after), limit))
+
+    def topics(
+        self,
+        namespace: str,
+        after: str | None = None,
+        limit: int = PAGE,
+        search: str | None = None,
+        order: TopicOrder | None = None,
+    ) -> list[TopicSize]:
+        """Up to `limit` topics of a namespace whose names contain a text, with their sizes, in an
+        order, after the one named `after`; also of partitions that other instances own."""
+        if order and order is not TopicOrder.NAME:
+            everything = self.topics(namespace, None, ALL, search)
+            return in_order(everything, order, topic_place, after)[:limit]
+        self._topics.partitions.confirm()
+        page = self._topics.registry.page(namespace, after, limit, search)
         names = [name for name, _ in page]
         sizes = [self._topics.own.sizes(names)]
         for peer in self._peers_of(page):
@@ -79,24 +114,46 @@ class Glance:
         namespace: str,
         after: str | None = None,
         limit: int = PAGE,
+        search: str | None = None,
+        order: GroupOrder | None = None,
         shards: Iterable[int] | None = None,
     ) -> list[GroupSummary]:
-        """Up to `limit` groups of a namespace, by topic and name, after `TOPIC/GROUP`; in some
-        shards, or in all. Raises `NotOwner`."""
+        """Up to `limit` groups of a namespace whose `TOPIC/GROUP` contains a text, in an order,
+        after `TOPIC/GROUP`; in some shards, or in all. Raises `NotOwner`."""
+        if order and order is not GroupOrder.NAME:
+            everything = self.groups(namespace, None, ALL, search, None, shards)
+            return in_order(everything, order, group_place, after)[:limit]
         self._topics.partitions.confirm()
-        return self._groups.page(check_namespace(namespace), _place(after), limit, shards)
+        return self._groups.page(check_namespace(namespace), _place(after), limit, shards, search)
 
     def queues(
         self,
         namespace: str,
         after: str | None = None,
         limit: int = PAGE,
+        search: str | None = None,
+        order: QueueOrder | None = None,
         shards: Iterable[int] | None = None,
     ) -> list[QueueSummary]:
-        """Up to `limit` queues of a namespace, by topic and name, after `TOPIC/GROUP`; in some
-        shards, or in all. Raises `NotOwner`."""
+        """Up to `limit` queues of a namespace whose `TOPIC/GROUP` contains a text, in an order,
+        after `TOPIC/GROUP`; in some shards, or in all. Raises `NotOwner`."""
+        if order and order is not QueueOrder.NAME:
+            everything = self.queues(namespace, None, ALL, search, None, shards)
+            return in_order(everything, order, group_place, after)[:limit]
         self._topics.partitions.confirm()
-        return self._queues.page(check_namespace(namespace), _place(after), limit, shards)
+        return self._queues.page(check_namespace(namespace), _place(after), limit, shards, search)
+
+    def delayed(
+        self,
+        namespace: str,
+        after: str | None = None,
+        limit: int = PAGE,
+        shards: Collection[int] | None = None,
+    ) -> list[DelayedSummary]:
+        """Up to `limit` topics of a namespace that have delayed messages, by name, after the one
+        named `after`; in some shards, or in all. Raises `NotOwner`."""
+        self._topics.partitions.confirm()
+        return self._delayed.topics(check_namespace(namespace), after, limit, shards)
 
     def instances(self) -> list[InstanceLoad]:
         """The load of this process, the only one that an engine knows of."""
@@ -116,6 +173,16 @@ class Glance:
             now_ms=self._topics.clock.now_ms(),
         )
         return [load]
+
+
+def topic_place(one: TopicSize | DelayedSummary) -> str:
+    """The name of a topic, without its namespace: its place in a list."""
+    return TopicName.parse(one.topic).topic
+
+
+def group_place(one: GroupSummary | QueueSummary) -> str:
+    """`TOPIC/GROUP` of a group or queue: its place in a list."""
+    return f"{TopicName.parse(one.topic).topic}/{one.group}"
 
 
 def _place(after: str | None) -> tuple[str, str] | None:

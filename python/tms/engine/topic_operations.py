@@ -15,13 +15,13 @@ from operator import attrgetter
 from tms.errors import Closed
 from tms.log.pending import PendingAppend
 from tms.model.ids import MessageId
-from tms.model.inspection import PartitionInspection
+from tms.model.inspection import PartitionInspection, ProducerInfo
 from tms.model.message import Appended, Holder, NewBlock, PartitionPosition
 from tms.model.position import LATEST, Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
 from tms.topics.compaction.compaction import Compaction
-from tms.topics.inspection import inspect_partition
+from tms.topics.inspection import inspect_partition, producers_of
 from tms.topics.registry import topic_info
 from tms.topics.topics import Topics
 from tms.topics.upkeep import Maintenance
@@ -187,6 +187,16 @@ class TopicOperations:
         log.reader.load()
         floor = self.topics.retention.floor(topic.retention_ms)
         return inspect_partition(log.state.chain, floor, limit)
+
+    def producers(
+        self, name: TopicName, partition: int = 0, limit: int = 100
+    ) -> list[ProducerInfo]:
+        """Up to `limit` producers that a partition remembers, the one that published last first.
+        Raises `TopicNotFound`, `PartitionNotFound`."""
+        self._require_owned()
+        log = self.topics.log(name, partition)
+        log.reader.load()
+        return producers_of(log, limit)
 
     def confirm_owner(self) -> None:
         """Raise `NotOwner` if another process owns the store now. Otherwise no answer to a call

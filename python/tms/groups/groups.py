@@ -31,7 +31,7 @@ from tms.model.group import (
     check_member,
     check_session,
 )
-from tms.model.lag import PAGE, LagPlace
+from tms.model.lag import PAGE, LagPlace, named_like
 from tms.model.position import EARLIEST, Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import (
@@ -178,7 +178,7 @@ class LogGroups:
         """The groups of a topic, by name, in some shards or in all. Raises `TopicNotFound`, and
         `NotOwner` for a shard of another instance."""
         self._registry.find(topic)
-        keys = [key for key in self._keys(shards) if key.topic == topic]
+        keys = [GroupKey(*key) for key in self._keys(shards) if key[1] == topic]
         return [lag.summary() for lag in self.lags(sorted(keys))]
 
     def page(
@@ -187,11 +187,17 @@ class LogGroups:
         after: tuple[str, str] | None = None,
         limit: int = PAGE,
         shards: Iterable[int] | None = None,
+        search: str | None = None,
     ) -> list[GroupSummary]:
-        """Up to `limit` groups of the topics of a namespace, by topic and name, after the one of a
-        topic and a name, in some shards or in all. Raises `NotOwner`."""
-        keys = self._keys(shards)
-        owned = ((key.topic, key.group) for key in keys if key.topic.namespace == namespace)
+        """Up to `limit` groups of the topics of a namespace whose `TOPIC/GROUP` contains a text, by
+        topic and name, after the one of a topic and a name, in some shards or in all. Raises
+        `NotOwner`."""
+        is_wanted = named_like(search)
+        owned = (
+            (topic, group)
+            for group, topic in self._keys(shards)
+            if topic.namespace == namespace and is_wanted(f"{topic.topic}/{group}")
+        )
         return self._registry.page_of(
             owned,
             after,
@@ -233,7 +239,7 @@ class LogGroups:
         """Groups of this instance that have together at most `partitions_max` partitions, with
         their lag, and the number of the other groups, for metrics; no groups if their lag cannot be
         read."""
-        keys = sorted(self._keys(self._open_shards.parts))
+        keys = sorted(GroupKey(*key) for key in self._keys(self._open_shards.parts))
         looked: list[GroupKey] = []
         for key in keys:
             record = self._registry.known.get(key.topic)
@@ -254,8 +260,12 @@ class LogGroups:
 
     def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]:
         """The positions of a group in a topic, by partition."""
-        committed = self._positions_of(topic, group).of(group, topic)
+        committed = self.committed_in(topic, group)
         return {partition: one.position for partition, one in committed.items()}
+
+    def committed_in(self, topic: TopicName, group: str) -> Mapping[int, CommittedPosition]:
+        """The positions of a group in a topic with their metadata, by partition."""
+        return self._positions_of(topic, group).of(group, topic)
 
     def committed(
         self, group: str, topics: Collection[TopicName] | None = None, stable: bool = False
@@ -335,11 +345,12 @@ class LogGroups:
             if answers := shard.classic.tidy():
                 self._classic_answers(answers)
 
-    def _keys(self, shards: Iterable[int] | None) -> set[GroupKey]:
-        """The groups of some shards, or of all."""
-        keys: set[GroupKey] = set()
+    def _keys(self, shards: Iterable[int] | None) -> set[tuple[str, TopicName]]:
+        """The groups of some shards, or of all, each with its topic; plain pairs, of which there
+        may be many."""
+        keys: set[tuple[str, TopicName]] = set()
         for shard in self._open_shards.some(shards):
-            keys.update(GroupKey(*place) for place in shard.positions.groups())
+            keys.update(shard.positions.groups())
             keys.update(shard.members.groups())
         return keys
 

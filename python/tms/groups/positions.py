@@ -44,10 +44,8 @@ class Positions:
         return sorted(self._positions.get(group, ()))
 
     def groups(self) -> list[tuple[str, TopicName]]:
-        """The groups with positions, each with its topic, in order."""
-        return sorted(
-            (group, topic) for group, topics in self._positions.items() for topic in topics
-        )
+        """The groups with positions, each with its topic."""
+        return [(group, topic) for group, topics in self._positions.items() for topic in topics]
 
     def all(self) -> Iterator[tuple[PositionKey, CommittedPosition]]:
         """Every position."""
@@ -57,11 +55,12 @@ class Positions:
                     yield PositionKey(group, topic, partition), position
 
     def check(self, changes: Iterable[PositionChange]) -> None:
-        """Raises `Conflict` when a position is not the expected one."""
+        """Raises `Conflict` when a position, or its metadata, are not the expected ones."""
         for change in changes:
+            current = self.of_key(change.key)
+            self._check_metadata(change, "" if current is None else current.metadata)
             if change.expected is None:
                 continue
-            current = self.of_key(change.key)
             now = "" if current is None else str(current.position)
             if now != change.expected:
                 key = change.key
@@ -74,6 +73,17 @@ class Positions:
                     partition=key.partition,
                     position=now,
                 )
+
+    def _check_metadata(self, change: PositionChange, now: str) -> None:
+        if change.expected_metadata not in (None, now):
+            raise Conflict(
+                f"The metadata of the position of {change.key.group} in partition "
+                f"{change.key.partition} of {change.key.topic} are no longer the expected ones: "
+                "another caller has changed them. Look again.",
+                group=change.key.group,
+                topic=str(change.key.topic),
+                partition=change.key.partition,
+            )
 
     def holders(self, keys: Iterable[PositionKey]) -> set[int]:
         """The transactions that hold some of these positions."""

@@ -86,6 +86,10 @@ class PartitionLog:
 
         return self.change(find)
 
+    def newest_producers(self, limit: int) -> list[tuple[int, bool, RememberedBlock]]:
+        """The producers that published last, as `ProducerWindow.newest`."""
+        return self.change(lambda: self.state.producers.newest(limit))
+
     def counting_producers(self) -> dict[int, RememberedBlock]:
         """The producers whose sequences count messages, as `ProducerWindow.counting`."""
         return self.change(self.state.producers.counting)

@@ -31,6 +31,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -314,6 +315,18 @@ class ProducerWindow:
             )
             self._counting_or_none = _Recent(ForgottenProducers(self._now_s, bounds))
         return self._counting_or_none
+
+    def newest(self, limit: int) -> list[tuple[int, bool, RememberedBlock]]:
+        """Up to `limit` producers, keys and counting producers of each window, the one that
+        published last first: the id, True if it counts messages, and its newest block."""
+        kinds = self._producers, self._keys_or_none, self._counting_or_none
+        found: list[tuple[int, bool, RememberedBlock]] = []
+        for recent in kinds:
+            if recent is not None:
+                counts = recent is self._counting_or_none
+                last = islice(reversed(recent.blocks.values()), limit)
+                found += [(blocks.producer_id, counts, blocks[-1]) for blocks in last]
+        return sorted(found, key=lambda one: one[2].time_ms, reverse=True)
 
     def counting(self) -> dict[int, RememberedBlock]:
         """The newest block of each counting producer in the window, by the id of its newest epoch,

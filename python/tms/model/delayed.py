@@ -107,6 +107,15 @@ class DelayedInfo:
     next_due_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class DelayedSummary:
+    """A topic with delayed messages: their number, and the due time of the first."""
+
+    topic: str
+    waiting: int
+    next_due_ms: int
+
+
 class DelayedPage(NamedTuple):
     """The number of a topic's delayed messages, the due time of the first (None: there is none),
     and some of them, by their ids."""

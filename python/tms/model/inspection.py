@@ -1,6 +1,7 @@
-"""The results of `tms inspect`: a partition as it is stored."""
+"""The results of `tms inspect` and `tms topic producers`: a partition as it is stored."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +43,27 @@ class PartitionInspection:
     floor_id: str
     segments: tuple[SegmentInspection, ...]
     blocks: tuple[BlockInspection, ...]
+
+
+class ProducerKind(StrEnum):
+    """The sequence of a producer: it counts blocks or messages, or is that of a single block with
+    an idempotency key."""
+
+    BLOCKS = "blocks"
+    MESSAGES = "messages"
+    KEY = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """A producer that a partition remembers, so that nothing of it is stored twice.
+    `last_sequence`: of its newest block, or of the newest message if it counts messages; `time_ms`:
+    at which that was stored; `end_offset`: behind it. Only a producer that counts messages has an
+    `epoch`; its id is then its number."""
+
+    producer_id: int
+    kind: ProducerKind
+    epoch: int | None
+    last_sequence: int
+    time_ms: int
+    end_offset: int

@@ -343,7 +343,10 @@ class QueuedState(StrEnum):
 
 class QueuedMessage(NamedTuple):
     """A message of a queue, seen without a lease, delivered `deliveries` times so far. `value` is
-    None for a tombstone, `key` for a message without one."""
+    None for a tombstone, `key` for a message without one. `left_s` are the seconds until the
+    lease of a leased message ends, or until a delayed one may be delivered; None for others.
+    `token` names the last delivery of a leased, ready or delayed message, for `reject` and the
+    like; empty for others."""
 
     topic: str
     partition: int
@@ -355,6 +358,8 @@ class QueuedMessage(NamedTuple):
     deliveries: int
     state: QueuedState
     event_time_ms: int | None = None
+    left_s: float | None = None
+    token: str = ""
 
     def decode(self, decoder: Decoder[T]) -> T:
         """The object in the value, read by a serializer of `tms.serializers` or one's own. Raises

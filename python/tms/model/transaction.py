@@ -88,8 +88,9 @@ class CommittedPosition:
 @dataclass(frozen=True, slots=True)
 class PositionChange:
     """A new position of a group; with `expected`, only if it is that one now (`""`: none yet;
-    metadata do not count), with `owner`, only while the partition is assigned to that member.
-    `metadata` and `leader_epoch` replace the former ones; see `CommittedPosition`."""
+    metadata do not count), with `expected_metadata`, only if its metadata are those, with `owner`,
+    only while the partition is assigned to that member. `metadata` and `leader_epoch` replace the
+    former ones; see `CommittedPosition`."""
 
     key: PositionKey
     position: Position
@@ -97,6 +98,7 @@ class PositionChange:
     owner: Owner | None = None
     metadata: str = ""
     leader_epoch: int = NO_LEADER_EPOCH
+    expected_metadata: str | None = None
 
     def __post_init__(self) -> None:
         if self.metadata or self.leader_epoch != NO_LEADER_EPOCH:

@@ -2,12 +2,15 @@
 
     dying ─▶ read ─▶ one transaction: the copy, and the settlement ─▶ gone from the queue
 
-    redrive: dead letters ─▶ one transaction: the copy in the topic, and the position behind them
+    redrive: dead letters ─▶ one transaction: the copy in the topic, and the record of settled ones
+    discard: dead letters ─▶ the record of settled ones
 
 Invariants
 
 * Copy and settlement commit together: after a crash at any moment a message is dying or dead, never
   both.
+* Of two callers who settle dead letters of a partition at the same time one fails: each commits
+  only if the record (`model.dead_letters`) is the one that it read.
 * A message that cannot be copied stays where it is, and does not keep others from being moved.
 * Every message that could be published can be a dead letter, and go back: limits of topics apply to
   messages as published, not to the headers that a dead letter adds.
@@ -20,8 +23,9 @@ from typing import NamedTuple
 
 from tms.block import decode, encode, read_header, unpacked
 from tms.errors import DataCorrupt, Fenced, TMSError, TopicExists, TopicNotFound
+from tms.model.dead_letters import LetterId, settled_in, settled_text
 from tms.model.ids import MessageId
-from tms.model.message import Headers, NewBlock, PartitionPosition
+from tms.model.message import Headers, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.queue import (
     DEAD_CAUSE,
@@ -40,6 +44,7 @@ from tms.model.queue import (
 from tms.model.topic import MESSAGE_BYTES_MAX, TopicName, TopicSettings
 from tms.model.transaction import (
     Commit,
+    CommittedPosition,
     PositionChange,
     PositionKey,
     TopicBlock,
@@ -55,6 +60,7 @@ MOVED_MAX = 1_000  # of a transaction
 MOVED_BYTES = 4 << 20  # of a transaction, about, and of a block
 COMMIT_TIMEOUT_S = 30.0
 _AT_ONCE = 16  # messages of one read: each may be large
+_NOWHERE = CommittedPosition(Position.earliest())
 _SETTINGS = TopicSettings(1, None, None, message_bytes_max=MESSAGE_BYTES_MAX)
 _log = EventLog(__name__)
 
@@ -73,6 +79,15 @@ class MovedMessage(NamedTuple):
         """About how large it is."""
         size = sum(len(name) + len(value or b"") for name, value in self.headers.items())
         return size + len(self.key or b"") + len(self.value or b"")
+
+
+class _Letter(NamedTuple):
+    """A dead letter with its place, and the message to move back; None if it is of another queue,
+    with which this one shares the topic."""
+
+    offset: int
+    id: MessageId
+    message: MovedMessage | None
 
 
 class DeadLetters:
@@ -215,76 +230,131 @@ class DeadLetters:
 
     def _count(self, queue: OpenQueue, name: TopicName) -> int:
         ends = self._log.offsets(name, Position.latest())
-        positions = self._positions.positions(name, redrive_group(queue.group, queue.topic))
+        positions = self._positions.committed_in(name, redrive_group(queue.group, queue.topic))
         starts: dict[Position, Mapping[int, int]] = {}
         count = 0
         for partition, stop in ends.items():
-            at = positions.get(partition, Position.earliest())
-            if at not in starts:
-                starts[at] = self._log.offsets(name, at)
-            count += stop - min(stop, starts[at].get(partition, 0))
+            at = positions.get(partition, _NOWHERE)
+            if at.position not in starts:
+                starts[at.position] = self._log.offsets(name, at.position)
+            start = starts[at.position].get(partition, 0)
+            count += stop - min(stop, start)
+            count -= sum(start <= offset < stop for offset in settled_in(at.metadata))
         return count
 
-    def redrive(self, queue: OpenQueue, limit: int) -> int:
-        """Move up to `limit` dead letters of the queue back to its topic; returns how many."""
+    def settle_first(self, queue: OpenQueue, limit: int, moves: bool) -> int:
+        """Settle up to `limit` dead letters of the queue, the oldest of each partition first: move
+        them back to its topic, or only discard them. Returns how many."""
+        settled = 0
+        for key in self._keys(queue):
+            while settled < limit:
+                some = self._settle_some(queue, key, min(MOVED_MAX, limit - settled), moves)
+                if some is None:
+                    break
+                settled += some
+        return settled
+
+    def settle(self, queue: OpenQueue, letters: Iterable[LetterId], moves: bool) -> int:
+        """Settle these dead letters of the queue, as `settle_first` does; passes over those that
+        are settled already, gone, or of another queue. Returns how many it settled."""
+        wanted: dict[int, list[MessageId]] = {}
+        for letter in sorted(set(letters)):
+            wanted.setdefault(letter.partition, []).append(letter.id)
+        settled = 0
+        for key in self._keys(queue):
+            left = wanted.get(key.partition, [])
+            while left:
+                some, left = self._settle_chosen(queue, key, left, moves)
+                settled += some
+        return settled
+
+    def _keys(self, queue: OpenQueue) -> list[PositionKey]:
+        """The positions up to which the queue's dead letters are settled."""
         name = dead_letter_topic(queue.group, queue.topic, queue.state.settings.dead_letter)
         group = redrive_group(queue.group, queue.topic)
         try:
             partitions = self._registry.find(name).partitions
         except TopicNotFound:
-            return 0
-        moved = 0
-        for partition in range(partitions):
-            key = PositionKey(group, name, partition)
-            while moved < limit:
-                redriven = self._redrive_some(queue, key, min(MOVED_MAX, limit - moved))
-                if redriven is None:
-                    break
-                moved += redriven
-        return moved
+            return []
+        return [PositionKey(group, name, partition) for partition in range(partitions)]
 
-    def _redrive_some(self, queue: OpenQueue, key: PositionKey, limit: int) -> int | None:
-        """Move some dead letters in one transaction; returns None if none is left. Raises
-        `Conflict` if another redrive runs at the same time."""
-        committed = self._positions.positions(key.topic, key.group).get(key.partition)
-        start = committed or Position.earliest()
+    def _settle_some(
+        self, queue: OpenQueue, key: PositionKey, limit: int, moves: bool
+    ) -> int | None:
+        """Settle the first dead letters in one transaction; returns None if none is left. Raises
+        `Conflict` if others are settled at the same time."""
+        before = self._positions.committed_in(key.topic, key.group).get(key.partition)
+        start = (before or _NOWHERE).position
+        settled = settled_in((before or _NOWHERE).metadata)
         fetched = self._log.fetch(key.topic, [PartitionPosition(key.partition, start)], MOVED_BYTES)
         messages: list[MovedMessage] = []
-        behind: Position | None = None
+        last: _Letter | None = None
         for stored in fetched.blocks:
-            columns, header = decode(stored.block), read_header(stored.block)
-            first = stored.last_sequence - header.count + 1
-            cells = zip(
-                columns.index,
-                columns.keys(),
-                columns.values(),
-                columns.headers(),
-                columns.event_times(),
-                strict=True,
-            )
-            for distance, message_key, value, headers, event_time_ms in cells:
-                sequence = first + distance
-                id = MessageId(stored.time_ms, sequence)
-                if start.id is not None and (id.time_ms, sequence) <= start.id[:2]:
+            for letter in _letters_in(queue, stored):
+                if start.id is not None and letter.id[:2] <= start.id[:2]:
                     continue
                 if len(messages) == limit:
                     break
-                behind = Position.after(id)
-                origin = partition_of_origin(headers, queue.topic, queue.group)
-                if origin is not None:
-                    own = _without(headers)
-                    messages.append(MovedMessage(origin, message_key, value, own, event_time_ms))
-        if behind is None:
+                last = letter
+                if letter.message is not None and letter.offset not in settled:
+                    messages.append(letter.message)
+        if last is None:
             return None
-        expected = "" if committed is None else str(committed)
-        record = self._registry.find(queue.topic)
-        self._move(
-            Commit(
-                blocks=_blocks(queue.topic, messages, record, home=True),
-                positions=(PositionChange(key, behind, expected),),
-            )
-        )
+        left = [offset for offset in settled if offset > last.offset]
+        after = CommittedPosition(Position.after(last.id), settled_text(left))
+        self._settle(queue, key, before, after, messages if moves else ())
         return len(messages)
+
+    def _settle_chosen(
+        self, queue: OpenQueue, key: PositionKey, ids: Sequence[MessageId], moves: bool
+    ) -> tuple[int, list[MessageId]]:
+        """Settle some of the dead letters with these ids, in order, in one transaction; returns how
+        many, and the ids that it has not looked at. Raises as `_settle_some` does."""
+        before = self._positions.committed_in(key.topic, key.group).get(key.partition)
+        at = before or _NOWHERE
+        start = self._log.offsets(key.topic, at.position).get(key.partition, 0)
+        settled = {offset for offset in settled_in(at.metadata) if offset >= start}
+        left = list(ids)
+        messages: list[MovedMessage] = []
+        size = 0
+        while left and size < MOVED_BYTES:
+            place = PartitionPosition(key.partition, Position.at(left[0]))
+            wanted = set(left)
+            looked = left[0]
+            for stored in self._log.fetch(key.topic, [place], 1).blocks:
+                for offset, id, message in _letters_in(queue, stored):
+                    looked = max(looked, id)
+                    is_open = offset >= start and offset not in settled
+                    if id in wanted and is_open and message is not None:
+                        settled.add(offset)
+                        messages.append(message)
+                        size += message.bytes
+            left = [id for id in left if id > looked]
+        if messages:
+            after = CommittedPosition(at.position, settled_text(settled))
+            self._settle(queue, key, before, after, messages if moves else ())
+        return len(messages), left
+
+    def _settle(
+        self,
+        queue: OpenQueue,
+        key: PositionKey,
+        before: CommittedPosition | None,
+        after: CommittedPosition,
+        messages: Sequence[MovedMessage],
+    ) -> None:
+        """Move messages back to the topic, and the record of settled dead letters with them, if it
+        is the one `before`."""
+        change = PositionChange(
+            key,
+            after.position,
+            "" if before is None else str(before.position),
+            metadata=after.metadata,
+            expected_metadata="" if before is None else before.metadata,
+        )
+        record = self._registry.find(queue.topic)
+        blocks = _blocks(queue.topic, messages, record, home=True)
+        self._move(Commit(blocks=blocks, positions=(change,)))
 
     def _move(self, request: Commit) -> None:
         """Commit blocks made in this process, of messages that were checked when they were
@@ -294,6 +364,27 @@ class DeadLetters:
 
 def _nothing() -> None:
     """Do nothing: the commit needs no check when it begins."""
+
+
+def _letters_in(queue: OpenQueue, stored: StoredBlock) -> Iterator[_Letter]:
+    """The messages of a block of dead letters; those of other queues have no message."""
+    columns, header = decode(stored.block), read_header(stored.block)
+    first = stored.last_sequence - header.count + 1
+    cells = zip(
+        columns.index,
+        columns.keys(),
+        columns.values(),
+        columns.headers(),
+        columns.event_times(),
+        strict=True,
+    )
+    for distance, key, value, headers, event_time_ms in cells:
+        id = MessageId(stored.time_ms, first + distance)
+        origin = partition_of_origin(headers, queue.topic, queue.group)
+        message = None
+        if origin is not None:
+            message = MovedMessage(origin, key, value, _without(headers), event_time_ms)
+        yield _Letter(header.base_offset + distance, id, message)
 
 
 def _without(headers: Headers) -> Headers:

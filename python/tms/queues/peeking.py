@@ -2,8 +2,8 @@
 
 Invariants
 
-* The queue does not change, and no token is made: a shown message may be with a worker, or settled,
-  a moment later.
+* The queue does not change: a shown message may be with a worker, or settled, a moment later. A
+  shown token is that of the last delivery, and is too late after the next one.
 * Delivered messages come first, by partition and offset, then new ones.
 * About `bytes_max` bytes of messages are shown, but at least one message.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tms.block.received import Received, Slice
 from tms.model.message import Fetched, PartitionPosition
-from tms.model.queue import DELIVERIES_BITS, DELIVERIES_MASK, QueuedMessage, QueuedState
+from tms.model.queue import DELIVERIES_BITS, DELIVERIES_MASK, QueuedMessage, QueuedState, Token
 from tms.queues.partition import (
     BLOCKED,
     DYING,
@@ -36,10 +36,16 @@ _STATES: Mapping[int, QueuedState] = {
 
 
 class _Status(NamedTuple):
-    """A message as the queue knows it: the number of its deliveries, and its state."""
+    """A message as the queue knows it: the number of its deliveries, its state, the seconds until
+    that ends by itself, and the token of its last delivery."""
 
     deliveries: int
     state: QueuedState
+    left_s: float | None = None
+    token: str = ""
+
+
+_NEW = _Status(0, QueuedState.NEW)
 
 
 class _Outstanding(NamedTuple):
@@ -98,23 +104,36 @@ def _look(queue: OpenQueue, scanner: Scanner, partitions: int, limit: int) -> _O
     with queue.lock:
         states, now_ms = queue.state.partitions, queue.now_ms()
         return _Outstanding(
-            {number: dict(_known(states[number], limit, now_ms)) for number in sorted(states)},
+            {
+                number: dict(_known(states[number], number, queue.state.epoch, limit, now_ms))
+                for number in sorted(states)
+            },
             {number: state.frontier for number, state in states.items()},
             scanner.positions(states, range(partitions)),
         )
 
 
-def _known(state: QueuePartitionState, limit: int, now_ms: int) -> Iterator[tuple[int, _Status]]:
+def _known(
+    state: QueuePartitionState, partition: int, epoch: int, limit: int, now_ms: int
+) -> Iterator[tuple[int, _Status]]:
     for offset in nsmallest(limit, state.out):
         value = state.out[offset]
-        waiting = QueuedState.READY if value >> TIME_SHIFT <= now_ms else QueuedState.DELAYED
-        number = value >> DELIVERIES_BITS & STATE_MASK
-        yield offset, _Status(value & DELIVERIES_MASK, _STATES.get(number, waiting))
+        left_ms = (value >> TIME_SHIFT) - now_ms
+        waiting = QueuedState.READY if left_ms <= 0 else QueuedState.DELAYED
+        now = _STATES.get(value >> DELIVERIES_BITS & STATE_MASK, waiting)
+        left_s: float | None = None
+        token = ""
+        if now in (QueuedState.LEASED, QueuedState.DELAYED):
+            left_s = max(0, left_ms) / 1_000
+        if now in (QueuedState.LEASED, waiting) and (last := state.number(offset)):
+            token = str(Token(partition, offset, last, epoch))
+        yield offset, _Status(value & DELIVERIES_MASK, now, left_s, token)
 
 
 def _messages(
     queue: OpenQueue, part: Slice, known: Mapping[int, _Status]
 ) -> Iterator[QueuedMessage]:
     for message in Received(0, (part,)).messages(str(queue.topic)):
-        deliveries, state = known.get(message.offset, _Status(0, QueuedState.NEW))
-        yield QueuedMessage(*message[:7], deliveries, state, message.event_time_ms)
+        deliveries, state, left_s, token = known.get(message.offset, _NEW)
+        times = message.event_time_ms, left_s
+        yield QueuedMessage(*message[:7], deliveries, state, *times, token)

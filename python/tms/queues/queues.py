@@ -15,7 +15,8 @@ from random import Random
 
 from tms.block.received import Received
 from tms.errors import Conflict, DataCorrupt, Invalid, QueueNotFound, TMSError, TopicNotFound
-from tms.model.lag import PAGE, LagPlace
+from tms.model.dead_letters import LETTERS_MAX, LetterId
+from tms.model.lag import PAGE, LagPlace, named_like
 from tms.model.position import Position
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -50,6 +51,7 @@ from tms.transactions.participants import InternalCommits, InternalPositions
 
 LOOK_S = 5.0  # a waiting receive looks again at least this often
 WAIT_S_MAX = 3_600.0
+REDRIVE_DEFAULT = 1_000
 REDRIVE_MAX = 1_000_000
 _log = EventLog(__name__)
 
@@ -155,11 +157,17 @@ class Queues:
         after: tuple[str, str] | None = None,
         limit: int = PAGE,
         shards: Iterable[int] | None = None,
+        search: str | None = None,
     ) -> list[QueueSummary]:
-        """Up to `limit` queues of the topics of a namespace, by topic and group, after the one of a
-        topic and a group, in some shards or in all. Raises `NotOwner`."""
-        queues = self._all(shards)
-        owned = ((one.topic, one.group) for one in queues if one.topic.namespace == namespace)
+        """Up to `limit` queues of the topics of a namespace whose `TOPIC/GROUP` contains a text, by
+        topic and group, after the one of a topic and a group, in some shards or in all. Raises
+        `NotOwner`."""
+        is_wanted = named_like(search)
+        owned = (
+            (one.topic, one.group)
+            for one in self._all(shards)
+            if one.topic.namespace == namespace and is_wanted(f"{one.topic.topic}/{one.group}")
+        )
         return self._registry.page_of(owned, after, limit, self._summaries)
 
     def oldest(self, limit: int) -> list[QueueSummary]:
@@ -357,12 +365,40 @@ class Queues:
         reject = partial(QueueState.reject, cause=cause or "it was rejected")
         return handle.queue.change(reject, parsed, handle.durability)
 
-    def redrive(self, topic: TopicName, group: str, limit: int = 1_000) -> int:
-        """Publish up to `limit` dead letters to the topic again that were not moved back yet;
-        returns how many. Raises `Conflict` if another redrive runs at the same time."""
+    def redrive(
+        self,
+        topic: TopicName,
+        group: str,
+        limit: int = REDRIVE_DEFAULT,
+        letters: Sequence[LetterId] = (),
+    ) -> int:
+        """Publish dead letters to the topic again: these, or up to `limit` of the oldest; returns
+        how many. Those that were moved back or discarded before, or are gone, are passed over.
+        Raises `Conflict` if others are settled at the same time."""
+        return self._settle_dead(topic, group, limit, letters, moves=True)
+
+    def discard(
+        self,
+        topic: TopicName,
+        group: str,
+        limit: int = REDRIVE_DEFAULT,
+        letters: Sequence[LetterId] = (),
+    ) -> int:
+        """Settle dead letters without moving them, as `redrive` does: they stay in their topic,
+        and are neither counted nor moved back any more."""
+        return self._settle_dead(topic, group, limit, letters, moves=False)
+
+    def _settle_dead(
+        self, topic: TopicName, group: str, limit: int, letters: Sequence[LetterId], moves: bool
+    ) -> int:
         if not 1 <= limit <= REDRIVE_MAX:
-            raise Invalid(f"A redrive moves 1 to {REDRIVE_MAX} messages.", field="limit")
-        return self._dead.redrive(self._open(topic, group).queue, limit)
+            raise Invalid(f"The limit is 1 to {REDRIVE_MAX} dead letters.", field="limit")
+        if len(letters) > LETTERS_MAX:
+            raise Invalid(f"One call takes at most {LETTERS_MAX} dead letters.", field="letters")
+        queue = self._open(topic, group).queue
+        if letters:
+            return self._dead.settle(queue, letters, moves)
+        return self._dead.settle_first(queue, limit, moves)
 
     # -- operating ---------------------------------------------------------------------------------
 

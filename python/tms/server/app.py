@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from tms.access.tokens import without_secrets
 from tms.api import routes
 from tms.api.commits import transaction_id
 from tms.api.operation import Resource
@@ -241,5 +242,5 @@ def _facts(exchange: Exchange, operation: str) -> dict[str, Any]:
         "request_id": exchange.request_id,
         "operation": operation,
         "method": exchange.method,
-        "path": exchange.path.decode("ascii")[:300],
+        "path": without_secrets(exchange.path)[:300],
     }

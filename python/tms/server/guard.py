@@ -32,6 +32,7 @@ from tms.access.decisions import GUESSES_FREE, AccessDecisions, AccessRequest
 from tms.access.decisions import INSTANCE as INSTANCE_NAME
 from tms.access.jwt import UnknownKey, is_jwt
 from tms.access.records import FIRST, AccessRecords, TokenRecord
+from tms.access.sessions import LINK_IS_OVER
 from tms.access.tokens import TOKEN, digest
 from tms.api.operation import Operation, Resource
 from tms.api.operations import OPERATIONS
@@ -238,7 +239,12 @@ class Guard:
             shown = await asyncio.to_thread(find, _bearer(exchange.headers[AUTHORIZATION]))
             if shown is not None and shown.is_link == (exchange.operation == _REDEEMS):
                 return shown
-        return await self._with_keys(partial(self._shown, exchange))
+        try:
+            return await self._with_keys(partial(self._shown, exchange))
+        except Unauthenticated:
+            if exchange.operation == _REDEEMS:
+                raise Unauthenticated(LINK_IS_OVER) from None
+            raise
 
     def _expire(self, request: AccessRequest, expires_ms: int) -> None:
         self._expiring[request] = expires_ms

@@ -7,6 +7,7 @@ from tms.cluster.cluster import Cluster
 from tms.engine.engine import Engine
 from tms.errors import Conflict, Invalid, NotFound, NotOwner, TMSError
 from tms.model.cluster import ClusterEvent, ClusterView, InstanceInfo, TopicOwners
+from tms.model.delayed import DelayedSummary
 from tms.model.group import GroupSummary
 from tms.model.lag import InstanceLoad
 from tms.model.queue import QueueSummary
@@ -48,16 +49,32 @@ class Peers:
             pass
 
     def queues_of(
-        self, namespace: str, shards: list[int], after: str | None, limit: int
+        self,
+        namespace: str,
+        shards: list[int],
+        after: str | None,
+        limit: int,
+        search: str | None = None,
     ) -> list[QueueSummary]:
         """A page of the queues of a namespace in some shards. Raises `NotOwner`."""
-        return self._engine.glance.queues(namespace, after, limit, shards)
+        return self._engine.glance.queues(namespace, after, limit, search, None, shards)
 
     def groups_of(
-        self, namespace: str, shards: list[int], after: str | None, limit: int
+        self,
+        namespace: str,
+        shards: list[int],
+        after: str | None,
+        limit: int,
+        search: str | None = None,
     ) -> list[GroupSummary]:
         """A page of the groups of a namespace in some shards. Raises `NotOwner`."""
-        return self._engine.glance.groups(namespace, after, limit, shards)
+        return self._engine.glance.groups(namespace, after, limit, search, None, shards)
+
+    def delayed_of(
+        self, namespace: str, shards: list[int], after: str | None, limit: int
+    ) -> list[DelayedSummary]:
+        """A page of the topics of a namespace that have delayed messages. Raises `NotOwner`."""
+        return self._engine.glance.delayed(namespace, after, limit, shards)
 
     def load(self) -> InstanceLoad:
         """The load of this instance: totals since its start, and its present state."""

@@ -211,7 +211,7 @@ def others_of(queues: QueuesApi) -> dict[str, _Others]:
         return chosen(topic, group, dead_letter if isinstance(dead_letter, str) else "")
 
     def redriven(topic: TopicName, group: str, **_: Any) -> Iterable[tuple[Access, TopicName]]:
-        """Dead letters are read."""
+        """Dead letters are read, or leave the queue."""
         dead_letter = queues.describe(topic, group).settings.dead_letter
         if dead_letter:
             yield Access.CONSUME, TopicName.parse(dead_letter)
@@ -220,6 +220,7 @@ def others_of(queues: QueuesApi) -> dict[str, _Others]:
         "queues.declare": declared,
         "queues.update": updated,
         "queues.redrive": redriven,
+        "queues.discard": redriven,
     }
 
 

@@ -29,6 +29,7 @@ from tms.server.metrics import Metrics
 from tms.topics.owners import At, Here, OwnerRoute, SplitByOwner
 
 _OF_SHARDS = ("groups", "queues", "delayed")
+_OF_PARTITION = ("topics.inspect", "topics.producers")  # one that their query names
 NOT_HERE = "Another instance keeps this. Try again."
 FindRoute = Callable[[], OwnerRoute[int]]
 
@@ -62,7 +63,7 @@ def route_of(
         return route_to(engine, kept)
     if operation.name == "cluster.drain":
         return cluster.route_to(path_arguments(operation, tuple(varying))["id"]) or Here()
-    if operation.name == "topics.inspect" and operation.form.query is not None:
+    if operation.name in _OF_PARTITION and operation.form.query is not None:
         given = operation.in_query(parameters(query, operation.form.query.__struct_fields__))
         name = path_arguments(operation, tuple(varying))["name"]
         return engine.topics.route(name, (given.get("partition", 0),))

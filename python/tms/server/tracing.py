@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tms.access.tokens import without_secrets
 from tms.api import routes
 from tms.runtime.events import EventLog
 from tms.runtime.version import VERSION
@@ -100,7 +101,7 @@ class TracedApp:
         path = "" if route is None else route.operation.path
         attributes = {
             "http.request.method": exchange.method,
-            "url.path": exchange.path.decode("latin-1"),
+            "url.path": without_secrets(exchange.path),
             "url.scheme": self._scheme,
             "network.protocol.version": exchange.version,
         }

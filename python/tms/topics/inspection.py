@@ -1,11 +1,20 @@
 """The description of a partition from its rows in the store, without changing anything."""
 
+from tms.block import EPOCH_BITS, MESSAGE_SEQUENCES
+from tms.log.partition_log import PartitionLog
 from tms.log.records import BlockKey
 from tms.log.recovery import header_of
 from tms.log.search import place_of
 from tms.log.segments import SegmentChain
 from tms.model.ids import MessageId
-from tms.model.inspection import BlockInspection, PartitionInspection, SegmentInspection
+from tms.model.inspection import (
+    BlockInspection,
+    PartitionInspection,
+    ProducerInfo,
+    ProducerKind,
+    SegmentInspection,
+)
+from tms.model.message import KEY_BIT
 
 
 def inspect_partition(chain: SegmentChain, floor: BlockKey, limit: int) -> PartitionInspection:
@@ -54,3 +63,18 @@ def inspect_partition(chain: SegmentChain, floor: BlockKey, limit: int) -> Parti
         segments=tuple(segments),
         blocks=tuple(blocks),
     )
+
+
+def producers_of(log: PartitionLog, limit: int) -> list[ProducerInfo]:
+    """Up to `limit` producers that a partition remembers, the one that published last first."""
+    infos: list[ProducerInfo] = []
+    for id, counts, block in log.newest_producers(limit)[:limit]:
+        kind, epoch, last = ProducerKind.BLOCKS, None, block.producer_sequence
+        if counts:
+            kind, epoch, id = ProducerKind.MESSAGES, id % (1 << EPOCH_BITS), id >> EPOCH_BITS
+            last = (last + block.count - 1) % MESSAGE_SEQUENCES
+        elif id & KEY_BIT:
+            kind = ProducerKind.KEY
+        end = block.base_offset + block.count
+        infos.append(ProducerInfo(id, kind, epoch, last, block.time_ms, end))
+    return infos

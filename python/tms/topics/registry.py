@@ -17,6 +17,7 @@ Invariants
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from heapq import heapify, heappop
 from itertools import chain, groupby, islice
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ from tms.errors import (
 )
 from tms.log.records import decode, encode
 from tms.model import keys
+from tms.model.lag import named_like
 from tms.model.topic import (
     RETENTION_DEFAULT,
     RETENTION_MS_DEFAULT,
@@ -59,6 +61,7 @@ _log = EventLog(__name__)
 OUTGROWN_MAX = 8
 SCAN_BYTES = 1 << 20
 _ATTEMPTS = 16
+_NOT_FOREIGN = b'"has_foreign":false'  # in most records
 _DROPPED = b"-"  # instead of the topic's name, which has more characters
 
 
@@ -163,8 +166,8 @@ class Registry:
         topics. `summarize` leaves out what is deleted meanwhile. Only the last page is shorter:
         others take the place of what is left out."""
         begin = after or ("", "")
-        behind = sorted((topic, name) for topic, name in owned if (topic.topic, name) > begin)
-        topics = groupby(behind, lambda one: one[0])
+        behind = [(topic, name) for topic, name in owned if (topic.topic, name) > begin]
+        topics = groupby(_sorted(behind), lambda one: one[0])
         there = chain.from_iterable(
             some for topic, some in topics if topic in self.known or self._read(topic)
         )
@@ -363,20 +366,40 @@ class Registry:
         return [key for prefix in prefixes for key, _ in self._rows(prefix)]
 
     def page(
-        self, namespace: str, after: str | None, limit: int
+        self, namespace: str, after: str | None, limit: int, search: str | None = None
     ) -> list[tuple[TopicName, TopicRecord]]:
-        """Up to `limit` topics of a namespace, by name, after the one named `after`."""
+        """Up to `limit` topics of a namespace whose names contain a text, by name, after the one
+        named `after`."""
         check_namespace(namespace)
         if after is not None:
             TopicName.of(namespace, after)
         prefix = keys.topic_key(namespace, "")
         start = prefix if after is None else keys.topic_key(namespace, after) + b"\0"
-        rows = pages(self.metadata, start, keys.prefix_stop(prefix), SCAN_BYTES)
-        return self._topics_in(islice(chain.from_iterable(rows), max(0, limit)))
+        scanned = pages(self.metadata, start, keys.prefix_stop(prefix), SCAN_BYTES)
+        is_wanted = named_like(search)
+        rows = (
+            row for row in chain.from_iterable(scanned) if is_wanted(row[0][len(prefix) :].decode())
+        )
+        return self._topics_in(islice(rows, max(0, limit)))
+
+    def namespaces(self, after: str | None = None) -> Iterator[str]:
+        """The namespaces that have topics, in order, after this one; one look-up for each."""
+        stop = keys.prefix_stop(b"topic/")
+        start = b"topic/" if after is None else keys.prefix_stop(keys.topic_key(after, ""))
+        while found := self.metadata.scan(start, stop, 1):
+            namespace = found[0][0].decode("ascii").split("/")[1]
+            yield namespace
+            start = keys.prefix_stop(keys.topic_key(namespace, ""))
 
     def all(self) -> list[tuple[TopicName, TopicRecord]]:
         """Every topic."""
         return self._topics_in(self._rows(b"topic/"))
+
+    def foreign(self) -> list[TopicName]:
+        """The topics to which transactions that were begun elsewhere have written; most records are
+        not decoded."""
+        rows = ((key, raw) for key, raw in self._rows(b"topic/") if _NOT_FOREIGN not in raw)
+        return [name for name, record in self._topics_in(rows) if record.has_foreign]
 
     def _topics_in(
         self, rows: Iterable[tuple[bytes, bytes]]
@@ -445,6 +468,13 @@ class Registry:
             raise StorageUnavailable(
                 f"The topic {name} is being changed by another one. Try again."
             )
+
+
+def _sorted(entries: list[tuple[TopicName, str]]) -> Iterator[tuple[TopicName, str]]:
+    """Entries in order, for readers that need only the first of many."""
+    heapify(entries)
+    while entries:
+        yield heappop(entries)
 
 
 def _nobody() -> None:

@@ -23,7 +23,13 @@ from tms.log.groups import Stamp
 from tms.log.pending import Pending, PendingAppend
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Commit, CommitResult, Owner, PositionKey
+from tms.model.transaction import (
+    Commit,
+    CommitResult,
+    CommittedPosition,
+    Owner,
+    PositionKey,
+)
 
 
 class CommitParticipant(Protocol):
@@ -97,6 +103,10 @@ class InternalPositions(Protocol):
 
     def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]:
         """A group's positions in a topic."""
+        ...
+
+    def committed_in(self, topic: TopicName, group: str) -> Mapping[int, CommittedPosition]:
+        """A group's positions in a topic, with their metadata."""
         ...
 
     def take(self, key: PositionKey) -> tuple[Owner, Position | None]:

@@ -230,10 +230,9 @@ class UncommittedMessages:
     def held(self) -> list[HeldPartition]:
         """The partitions that transactions begun elsewhere hold back at this moment."""
         held = []
-        for name, record in self._registry.all():
-            if record.has_foreign:
-                with contextlib.suppress(TopicNotFound):
-                    held += self._topics.fetcher.find_held(name)
+        for name in self._registry.foreign():
+            with contextlib.suppress(TopicNotFound):
+                held += self._topics.fetcher.find_held(name)
         return held
 
     def _note_foreign(self, name: TopicName, pointer: int, client: str) -> None:

@@ -239,6 +239,7 @@ class AsyncBus(Derived[Bus]):
     erase = in_thread(Bus.erase)
     delete_topic = in_thread(Bus.delete_topic)
     offsets = in_thread(Bus.offsets)
+    list_producers = in_thread(Bus.list_producers)
     inspect = in_thread(Bus.inspect)
 
     backup = in_thread(Bus.backup)
@@ -249,6 +250,7 @@ class AsyncBus(Derived[Bus]):
 
     describe_group = in_thread(Bus.describe_group)
     positions = in_thread(Bus.positions)
+    plan_reset = in_thread(Bus.plan_reset)
     set_positions = in_thread(Bus.set_positions)
     forget_positions = in_thread(Bus.forget_positions)
 

@@ -158,6 +158,7 @@ class AsyncQueue(Derived[Queue[V]], Generic[V]):
     describe = in_thread(Queue.describe)
     update = in_thread(Queue.update)
     redrive = in_thread(Queue.redrive)
+    discard = in_thread(Queue.discard)
     delete = in_thread(Queue.delete)
 
     async def close(self) -> None:

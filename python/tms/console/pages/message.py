@@ -196,7 +196,7 @@ async def _neighbour(visit: Visit, name: TopicName, row: MessageRow) -> PageAnsw
 async def _beside(source: MessageSource, row: MessageRow, is_before: bool) -> list[MessageRow]:
     at = {row.partition: row.offset + (not is_before)}
     make = page_before if is_before else page_from
-    return [*(await make(source, source.within(at, source.end))).rows]
+    return [*(await make(source, source.within(at))).rows]
 
 
 def _dead_letter(headers: Headers) -> _DeadLetter | None:

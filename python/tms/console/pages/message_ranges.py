@@ -1,22 +1,24 @@
-"""Which messages a page shows: from a place on, or those before it, of one partition or of all.
+"""The messages of a page: those from a place on, or before it, of one partition or of all.
 
     earliest, latest, a time, an id, an offset ─▶ an offset of each partition ─▶ fetches ─▶ a page
 
 Invariants
 
-* PageOffsets name the same messages for ever, so that the address of a page does, too: `behind` and
+* Offsets name the same messages for ever, so that the address of a page does, too: `behind` and
   `begin` of a page are offsets by partition, from which the next and the previous one begin.
 * Messages of several partitions come in the order of their publish times, across pages, but for
   those that are published while a page is made. Each is on one page. With a filter the order is
   kept within a page.
-* A page takes a bounded number of fetches, each of up to about `PAGE_BYTES` but at least one
-  message, and keeps `KEPT_BYTES` of a larger value.
+* A page takes a bounded number of fetches, one at a time: the memory for the answers of all
+  requests is small. Each is of up to about `PAGE_BYTES` but at least one message. Of a larger
+  value `KEPT_BYTES` are kept.
 """
 
 import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -24,7 +26,7 @@ from tms.api.bodies import FetchedBody, MessageOut
 from tms.api.messages import cells_in, time_in
 from tms.console.cells import LAID_OUT_BYTES_MAX, trace_id
 from tms.console.visit import Visit
-from tms.errors import Invalid
+from tms.errors import Invalid, Overloaded
 from tms.model.message import Headers
 from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation
@@ -38,7 +40,7 @@ BACK_MESSAGES = 10_000  # that are looked at backwards with a filter
 MATCHING_MAX = 1_000  # of these
 FETCH_BYTES = 256 << 10  # of a fetch that is not the page's only one
 FETCHES_MAX = 8  # of a page, for each of its partitions and besides
-AT_ONCE = 2  # fetches: the memory for the answers of all requests is small
+PAUSES_S = (0.05, 0.1, 0.2, 0.4)  # between tries of a fetch for which memory is short
 WIDER = 8  # a range without messages is followed by one of so many times its offsets
 _TIME_DIGITS = 12  # of a number that is a time in ms rather than an offset
 _OFFSETS = re.compile(r"[0-9]{1,4}:[0-9]{1,18}(?:,[0-9]{1,4}:[0-9]{1,18})*", re.ASCII)
@@ -97,9 +99,20 @@ class MessageSource(NamedTuple):
     isolation: str
     limit: int
 
-    async def fetch(self, at: PageOffsets, limit: int, bytes_max: int = PAGE_BYTES) -> FetchedBody:
-        """Messages from these offsets on. Raises the errors of a fetch."""
-        fetched: FetchedBody = await self.visit.ask("fetch", **self.arguments(at, limit, bytes_max))
+    async def fetch(
+        self, at: PageOffsets, limit: int, bytes_max: int = PAGE_BYTES, wait_s: float = 0
+    ) -> FetchedBody:
+        """Messages from these offsets on; waits for the first one, no longer than the browser.
+        Raises the errors of a fetch."""
+        arguments = self.arguments(at, limit, bytes_max) | {"wait_s": wait_s}
+        for pause_s in PAUSES_S:
+            with suppress(Overloaded):
+                return await self._fetched(arguments)
+            await asyncio.sleep(pause_s)
+        return await self._fetched(arguments)
+
+    async def _fetched(self, arguments: Mapping[str, Any]) -> FetchedBody:
+        fetched: FetchedBody = await self.visit.ask("fetch", **arguments)
         return fetched
 
     def arguments(self, at: PageOffsets, limit: int, bytes_max: int = PAGE_BYTES) -> dict[str, Any]:
@@ -113,11 +126,11 @@ class MessageSource(NamedTuple):
             "where": self.where or None,
         }
 
-    def within(self, at: PageOffsets, missing: PageOffsets) -> PageOffsets:
-        """An offset of each partition, none outside of what can be read; for partitions that `at`
-        does not have, that of `missing`."""
+    def within(self, at: PageOffsets) -> PageOffsets:
+        """An offset of each partition, none outside of what can be read. Partitions that `at` does
+        not have are new, and begin at their first."""
         return {
-            partition: min(max(at.get(partition, missing[partition]), first), self.end[partition])
+            partition: min(max(at.get(partition, first), first), self.end[partition])
             for partition, first in self.first.items()
         }
 
@@ -158,7 +171,7 @@ def _kept(cell: bytes | None) -> KeptCell | None:
 
 
 def offsets_text(at: PageOffsets) -> str:
-    """PageOffsets as a value of a query: `0:120,1:33`."""
+    """Offsets as a value of a query: `0:120,1:33`."""
     return ",".join(f"{partition}:{offset}" for partition, offset in at.items())
 
 
@@ -190,19 +203,19 @@ def position_in(text: str) -> Position:
 
 
 async def offsets_at(source: MessageSource, position: Position) -> PageOffsets:
-    """The offsets of a position. Raises the errors of `topics.offsets`."""
+    """The offsets of a position, of messages that may be gone. Raises the errors of
+    `topics.offsets`."""
     match position.kind:
         case PositionKind.EARLIEST:
-            at: PageOffsets = source.first
+            return source.first
         case PositionKind.LATEST:
-            at = source.end
+            return source.end
         case PositionKind.OFFSET:
-            at = dict.fromkeys(source.first, position.number)
-        case _:
-            at = await source.visit.ask(
-                "topics.offsets", name=source.name, at=position, isolation=source.isolation
-            )
-    return source.within(at, source.end)
+            return dict.fromkeys(source.first, position.number)
+    at: PageOffsets = await source.visit.ask(
+        "topics.offsets", name=source.name, at=position, isolation=Isolation(source.isolation)
+    )
+    return at
 
 
 async def source_of(
@@ -330,8 +343,8 @@ class _Merge:
             if self._fetches_left < 0:
                 return False
             self._share = left // len(dry) + 1
-            for begin in range(0, len(dry), AT_ONCE):
-                await asyncio.gather(*map(fill, dry[begin : begin + AT_ONCE]))
+            for partition in dry:
+                await fill(partition)
         return False
 
     async def _ahead(self, partition: int) -> None:

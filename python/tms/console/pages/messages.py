@@ -1,8 +1,7 @@
 """The messages of a topic: a page of them, those that come, and those of a range as a file."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,6 +12,7 @@ from tms.console.cells import AUTO, FORMS
 from tms.console.pages.message_ranges import (
     MERGED_MAX,
     MessagePage,
+    MessageRow,
     MessageSource,
     PageOffsets,
     offsets_at,
@@ -30,16 +30,13 @@ from tms.model.access import Access
 from tms.model.filter import as_filter
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicInfo, TopicName
-from tms.server.http.exchange import settle
 
 LIMIT = 50
 LIMITS = (20, 50, 200)
 LIMIT_MAX = 200
 PREVIEW_CHARS = 24_000  # of all values of a page
-FOLLOWED_MAX = 50  # messages of one event
+FOLLOWED_MAX = 200  # messages of one event, and rows in a page that follows
 FOLLOWED_BYTES = 256 << 10
-KEPT_ROWS = 200  # in a page that follows
-PACE_S = 0.25  # between two events, at least
 WAIT_S = 15.0  # for messages, after which an event tells that none came
 FILE_MESSAGES = 1_000  # of one fetch for a file
 FILE_BYTES = 1 << 20
@@ -52,6 +49,7 @@ class _Look(NamedTuple):
     source: MessageSource
     page: MessagePage
     stop: PageOffsets  # before which the page ends
+    removed: int  # messages at its beginning that are gone
 
 
 async def show_messages(visit: Visit, namespace: str, topic: str) -> PageAnswer:
@@ -94,15 +92,17 @@ async def follow(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     name = TopicName.of(namespace, topic)
     source = await _source(visit, name, await visit.ask("topics.describe_topic", name=name))
     at = _offsets(source, "start", source.end)
-    return Streamed(_followed(source, at))
+    if at is not source.end:  # a fetch refuses offsets of messages that are gone
+        at = {**source.first, **at}
+    return Streamed(_followed(source, {one: at[one] for one in source.first}))
 
 
 async def download(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     """The messages from the offsets `start` to before the offsets `until`, a line of JSON each."""
     name = TopicName.of(namespace, topic)
     source = await _source(visit, name, await visit.ask("topics.describe_topic", name=name))
-    begin = _offsets(source, "start", source.first)
-    until = _offsets(source, "until", source.end)
+    begin = source.within(_offsets(source, "start", source.first))
+    until = source.within(_offsets(source, "until", source.end))
     left = _before(begin, until)
     first = await source.fetch(left, FILE_MESSAGES, FILE_BYTES) if left else None
     lines = _lines(source, left, until, first)
@@ -128,28 +128,31 @@ def _partitions(visit: Visit, info: TopicInfo) -> range:
     if visit.asked("partition"):
         number = visit.number("partition", 0, 0, count - 1)
         return range(number, number + 1)
-    return range(1 if count > MERGED_MAX and not visit.asked("where") else count)
+    return range(count if count <= MERGED_MAX else 1)
 
 
-def _offsets(source: MessageSource, field: str, missing: PageOffsets) -> PageOffsets:
+def _offsets(source: MessageSource, field: str, default: PageOffsets) -> PageOffsets:
+    """The offsets in a field of the query. Raises `Invalid`."""
     text = source.visit.asked(field)
-    at = offsets_in(text) if text else missing
+    at = offsets_in(text) if text else default
     if at is None:
         raise Invalid(f"{field} is PARTITION:OFFSET,…, got {text!r:.40}.", field=field)
-    return source.within(at, missing)
+    return at
 
 
 async def _look(visit: Visit, name: TopicName, info: TopicInfo) -> _Look:
     source = await _source(visit, name, info)
     text = visit.asked("start").strip()
     if not text or text == "latest":
-        behind = _offsets(source, "before", source.end) if not text else source.end
-        return _Look(source, await page_before(source, behind), behind)
+        behind = source.end if text else _offsets(source, "before", source.end)
+        behind = source.within(behind)
+        return _Look(source, await page_before(source, behind), behind, 0)
     begin = offsets_in(text)
     if begin is None:
         begin = await _begin(source, text)
-    page = await page_from(source, source.within(begin, source.end))
-    return _Look(source, page, source.end)
+    removed = sum(max(0, first - begin.get(one, first)) for one, first in source.first.items())
+    page = await page_from(source, source.within(begin))
+    return _Look(source, page, source.end, removed)
 
 
 async def _begin(source: MessageSource, text: str) -> PageOffsets:
@@ -178,15 +181,12 @@ def _shown(visit: Visit, look: _Look) -> dict[str, Any]:
     if source.isolation != Isolation.COMMITTED:
         command += ["--isolation", source.isolation]
     at = path_of("messages", *source.name)
-    return {
+    return _of_rows(source, page.rows) | {
         "page": page,
         "source": source,
         "limit": source.limit,
-        "rows": page.rows,
-        "form": visit.asked("as", AUTO),
-        "chars": PREVIEW_CHARS // source.limit,
-        "isolated": _isolated(source),
-        "kept_rows": KEPT_ROWS,
+        "kept_rows": FOLLOWED_MAX,
+        "removed": look.removed,
         "is_unfinished": page.behind != look.stop,
         "has_more": any(page.behind[one] < end for one, end in source.end.items()),
         "has_earlier": any(page.begin[one] > first for one, first in source.first.items()),
@@ -205,9 +205,16 @@ def _shown(visit: Visit, look: _Look) -> dict[str, Any]:
     }
 
 
-def _isolated(source: MessageSource) -> str:
-    """The query of the page of a message."""
-    return "" if source.isolation == Isolation.COMMITTED else f"?isolation={source.isolation}"
+def _of_rows(source: MessageSource, rows: Sequence[MessageRow]) -> dict[str, Any]:
+    """The values of a template for rows. `isolated`: of the pages of these messages."""
+    is_committed = source.isolation == Isolation.COMMITTED
+    return {
+        "name": source.name,
+        "rows": rows,
+        "form": source.visit.asked("as", AUTO),
+        "chars": PREVIEW_CHARS // source.limit,
+        "isolated": "" if is_committed else f"?isolation={source.isolation}",
+    }
 
 
 def _beside(visit: Visit, at: str, action: str, **more: str) -> str:
@@ -220,53 +227,34 @@ def _beside(visit: Visit, at: str, action: str, **more: str) -> str:
 
 
 async def _followed(source: MessageSource, at: PageOffsets) -> AsyncGenerator[bytes]:
-    exchange = source.visit.exchange
+    visit = source.visit
+    loop = asyncio.get_running_loop()
     yield b": the messages of this topic\n\n"
-    while not exchange.hurried:
-        try:
-            fetched = await _waited(source, at)
-            if fetched is None:
-                continue
-            at = _reached(at, fetched)
-            behind = sum(fetched.ends.values()) - sum(at.values())
-            shown = {"html": await _rows(source, fetched), "behind": max(0, behind)}
-        except TMSError as error:
-            yield b"event: ended\ndata: %b\n\n" % msgspec.json.encode(error.message)
-            return
-        data = msgspec.json.encode(shown)
-        yield b"id: %b\nevent: rows\ndata: %b\n\n" % (offsets_text(at).encode(), data)
-        await exchange.sleep(asyncio.get_running_loop().create_future(), PACE_S)
+    with visit.pace.viewer():
+        while not visit.exchange.hurried:
+            try:
+                fetched = await source.fetch(at, FOLLOWED_MAX, FOLLOWED_BYTES, WAIT_S)
+                began_s = loop.time()
+                at = _reached(at, fetched)
+                event = await _event(source, at, fetched)
+                took_s = loop.time() - began_s
+            except TMSError as error:
+                yield b"event: ended\ndata: %b\n\n" % msgspec.json.encode(error.message)
+                return
+            yield event
+            await visit.exchange.sleep(loop.create_future(), visit.pace.pause_s(took_s))
 
 
-async def _waited(source: MessageSource, at: PageOffsets) -> FetchedBody | None:
-    """The messages from there on, once there are some, or none after a while; None if the browser
-    leaves or the service drains first."""
-    arguments = source.arguments(at, FOLLOWED_MAX, FOLLOWED_BYTES) | {"wait_s": WAIT_S}
-    asking = asyncio.ensure_future(source.visit.ask("fetch", **arguments))
-    woken = asyncio.get_running_loop().create_future()
-    asking.add_done_callback(lambda _: settle(woken))
-    try:
-        await source.visit.exchange.sleep(woken, 2 * WAIT_S)
-        return asking.result() if asking.done() else None
-    finally:
-        if not asking.done():
-            asking.cancel()
-            with suppress(asyncio.CancelledError):
-                await asking
-
-
-async def _rows(source: MessageSource, fetched: FetchedBody) -> str:
-    """The HTML of the rows of these messages."""
-    if not fetched.messages:
-        return ""
-    values = {
-        "name": source.name,
-        "rows": sorted(map(row_of, fetched.messages), key=lambda row: row.order),
-        "form": source.visit.asked("as", AUTO),
-        "chars": PREVIEW_CHARS // KEPT_ROWS,
-        "isolated": _isolated(source),
-    }
-    return (await source.visit.parts(WebPage("messages.html", values), ("rows",)))["rows"]
+async def _event(source: MessageSource, at: PageOffsets, fetched: FetchedBody) -> bytes:
+    """The messages of a fetch, which has looked at everything before `at`."""
+    html = ""
+    if fetched.messages:
+        rows = sorted(map(row_of, fetched.messages), key=lambda row: row.order)
+        values = _of_rows(source, rows) | {"chars": PREVIEW_CHARS // FOLLOWED_MAX}
+        html = (await source.visit.parts(WebPage("messages.html", values), ("rows",)))["rows"]
+    behind = sum(fetched.ends.values()) - sum(at.values())
+    shown = msgspec.json.encode({"html": html, "behind": max(0, behind)})
+    return b"id: %b\nevent: rows\ndata: %b\n\n" % (offsets_text(at).encode(), shown)
 
 
 # -- a file ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tms.model.history import DISK, DISK_USED, LAG, History, Values
 from tms.model.queue import QueueSummary
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
 
+_SEEN = Access.OBSERVE, "service"
 LOOKED = 100  # groups and queues of a namespace, by name
 GROWTH_LOOKED = 5  # groups whose last hour is looked at
 
@@ -33,13 +34,13 @@ async def show_overview(visit: Visit) -> PageAnswer:
     """The state of the service with the groups and queues that need attention. Visitors that may
     not observe the service see those of a namespace."""
     namespace = visit.asked("namespace", DEFAULT_NAMESPACE)
-    may_observe = visit.may(Access.OBSERVE, "service")
+    may_observe = visit.may(*_SEEN)
     (ready, view, loads, history), lists = await asyncio.gather(
         asyncio.gather(
             visit.tried("service.ready"),
             visit.tried("cluster.view"),
-            visit.tried("glance.instances"),
-            visit.tried("history.service"),
+            visit.tried_if(*_SEEN, "glance.instances"),
+            visit.tried_if(*_SEEN, "history.service"),
         ),
         _backlogs(visit) if may_observe else _lists(visit, namespace),
     )
@@ -81,17 +82,19 @@ async def _lags(visit: Visit, groups: Sequence[GroupSummary]) -> list[tuple[Grou
     """The last hour of the groups that are furthest behind."""
     behind = sorted((one for one in groups if one.lag), key=lambda one: -(one.lag or 0))
     largest = behind[:GROWTH_LOOKED]
-    answers = await asyncio.gather(
-        *(
-            visit.tried("history.group", topic=TopicName.parse(one.topic), group=one.group)
-            for one in largest
-        )
-    )
+    answers = await asyncio.gather(*(_hour_of(visit, one) for one in largest))
     return [
         (one, history.series[LAG])
         for one, (history, _) in zip(largest, answers, strict=True)
         if history is not None
     ]
+
+
+async def _hour_of(visit: Visit, one: GroupSummary) -> tuple[History | None, TMSError | None]:
+    name = TopicName.parse(one.topic)
+    resource = f"group:{name.namespace}:{name.topic}/{one.group}"
+    asked = {"topic": name, "group": one.group}
+    return await visit.tried_if(Access.OBSERVE, resource, "history.group", **asked)
 
 
 def _said_once(errors: Iterable[TMSError | None]) -> list[TMSError]:
@@ -114,7 +117,8 @@ def _facts(history: History) -> list[tuple[str, str]]:
             ("transactions_open", COUNT, "open transactions"),
         )
     ]
-    used, total = now.get(DISK_USED), now.get(DISK)
+    used = now.get(DISK_USED)
+    total = now.get(DISK)
     if used is not None and total is not None:
         facts.append((BYTES.form(used), f"of {BYTES.form(total)} of the disk used"))
     return facts

@@ -8,6 +8,7 @@ from tms.api.bodies import MessageIn, PublishBody
 from tms.api.messages import JsonMessage, as_text
 from tms.console.cells import plain
 from tms.console.commands import SameAs
+from tms.console.pages.dead_letters import MendedLetter, own_headers
 from tms.console.pages.message import AGAIN_BYTES_MAX, cells_of, found_message
 from tms.console.pages.publish_forms import (
     KEY_FORMS,
@@ -49,14 +50,24 @@ _SENT_BEFORE = (
 
 
 async def show_form(visit: Visit, namespace: str, topic: str) -> PageAnswer:
-    """The form in which a message is written; with `again`, that of a message."""
+    """The form in which a message is written; with `again`, that of a message; with `mends`, that
+    of a dead letter, which is settled once its message is published."""
     name = TopicName.of(namespace, topic)
     info = await visit.ask("topics.describe_topic", name=name)
     form = PublishForm()
-    if again := visit.asked("again"):
+    message = None
+    origin = ""
+    mends = visit.asked("mends")
+    if mends:
+        letter = await MendedLetter.of(visit, name, mends)
+        message = await letter.message(visit)
+        origin = str(letter.origin(message).partition)
+    elif again := visit.asked("again"):
         partition, _, id = again.partition(":")
         message = await found_message(visit, name, partition, id)
+    if message is not None:
         cells = cells_of(message)
+        cells = *cells[:2], own_headers(cells[2]) if mends else cells[2]
         if sum(len(cell or b"") for cell in cells[:2]) > AGAIN_BYTES_MAX:
             raise TooLarge(
                 f"A form holds up to {AGAIN_BYTES_MAX >> 20} MiB of a message, and this one has "
@@ -64,6 +75,7 @@ async def show_form(visit: Visit, namespace: str, topic: str) -> PageAnswer:
             )
         event_time_ms = message.event_time_ms
         form = PublishForm.of(cells, event_time_ms if isinstance(event_time_ms, int) else None)
+        form = form._replace(partition=origin)
     return _page(visit, name, form.renewed(), partitions=info.settings.partitions)
 
 
@@ -76,6 +88,10 @@ async def publish(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         question = _question(visit, name, message, form.once)
         if visit.given("do") == "show":
             return _page(visit, name, form, same=_same_as(visit, name, message, question))
+        letter = None
+        if mends := visit.given("mends"):
+            letter = await MendedLetter.of(visit, name, mends)
+            await letter.require_open(visit)
         places = (await visit.put(question)).messages
     except Unauthenticated:
         raise
@@ -84,6 +100,9 @@ async def publish(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     except TMSError as error:
         has_id = error.details.get("field") != "once"
         return _page(visit, name, form if has_id else form.renewed(), error)
+    if letter is not None:
+        back = path_of("queues", namespace, topic, letter.info.group, "dead")
+        return Redirect(back, await letter.settle(visit))
     (place,) = places
     if message.delivery.is_later:
         return Redirect(
@@ -122,6 +141,7 @@ def _page(
         "durabilities": [one.value for one in Durability],
         "resource": resource,
         "may_publish": visit.may(Access.PUBLISH, resource),
+        "mends": visit.given("mends") or visit.asked("mends"),
         "error": error,
         "error_field": field if field in SHOWN_FIELDS else "",
         "same": same,

@@ -2,7 +2,23 @@
 
 from collections.abc import Sequence
 
-from tms.console.pages import message, messages, overview, publishing, runbooks, signing_in, topics
+from tms.console.pages import (
+    access,
+    dead_letters,
+    delayed,
+    groups,
+    message,
+    messages,
+    overview,
+    publishing,
+    queues,
+    runbooks,
+    signing_in,
+    topic_removing,
+    topic_settings,
+    topics,
+    transactions,
+)
 from tms.console.visit import PageRoute
 
 ROUTES: Sequence[PageRoute] = (
@@ -10,7 +26,15 @@ ROUTES: Sequence[PageRoute] = (
     *overview.ROUTES,
     *runbooks.ROUTES,
     *topics.ROUTES,
+    *topic_settings.ROUTES,
+    *topic_removing.ROUTES,
     *messages.ROUTES,
     *message.ROUTES,
     *publishing.ROUTES,
+    *access.ROUTES,
+    *groups.ROUTES,
+    *queues.ROUTES,
+    *dead_letters.ROUTES,
+    *delayed.ROUTES,
+    *transactions.ROUTES,
 )

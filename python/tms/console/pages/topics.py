@@ -1,78 +1,115 @@
 """The topics of a namespace, and one topic."""
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tms.console.pages.hours import charts_of_topic
 from tms.console.pages.lists import page_of
-from tms.console.rendering import segment
-from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
+from tms.console.pages.topic_settings import texts_of
+from tms.console.visit import PageAnswer, PageRoute, Visit, WebPage
+from tms.errors import Conflict
 from tms.model.access import Access
-from tms.model.topic import DEFAULT_NAMESPACE, TopicInfo, TopicName
+from tms.model.topic import DEFAULT_NAMESPACE, PartitionInfo, TopicInfo, TopicName
+from tms.model.transaction import HeldPartition, TransactionInfo
 
 GROUPS_SHOWN = 200
+PRODUCERS_SHOWN = 200
+TRANSACTIONS = "transactions"  # the resource
 
 
 async def show_topics(visit: Visit) -> PageAnswer:
     """The topics of a namespace with what they hold, a page of them."""
     namespace = visit.asked("namespace", DEFAULT_NAMESPACE)
-    listing = await page_of(visit, "glance.topics", namespace, place=lambda one: one.topic)
-    return WebPage("topics.html", {"namespace": namespace, "listing": listing})
+    (namespaces, _), listing = await asyncio.gather(
+        visit.tried("glance.namespaces"),
+        page_of(visit, "glance.topics", namespace, lambda one: TopicName.parse(one.topic).topic),
+    )
+    values = {
+        "namespace": namespace,
+        "namespaces": namespaces or (),
+        "listing": listing,
+        "may_create": visit.may_some(Access.MANAGE, namespace),
+    }
+    return WebPage("topics.html", values)
 
 
 async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
-    """A topic: partitions, settings, groups, queues, delayed messages."""
+    """A topic: partitions and their owners, messages held back, settings, groups, queues, delayed
+    messages."""
     name = TopicName.of(namespace, topic)
     info = await visit.ask("topics.describe_topic", name=name)
-    (
-        (groups, groups_error),
-        (queues, queues_error),
-        (delayed, delayed_error),
-        (history, history_error),
-    ) = await asyncio.gather(
+    resource = f"topic:{namespace}:{topic}"
+    (groups, groups_error), (queues, queues_error), *others = await asyncio.gather(
         visit.tried("groups.list_groups", topic=name),
         visit.tried("queues.list_queues", topic=name),
-        visit.tried("delayed.page", name=name, limit=0),
+        visit.tried_if(Access.CONSUME, resource, "delayed.page", name=name, limit=0),
+        visit.tried("topics.offsets", name=name),
+        visit.tried("cluster.owners", name=name),
         visit.tried("history.topic", name=name),
     )
+    (delayed, _), (ends, ends_error), (owners, owners_error), (history, history_error) = others
+    rows = _rows(info, ends or {}, () if owners is None else owners.owners)
+    open_ones = None
+    if any(one.held_back for one in rows):
+        open_ones, _ = await visit.tried_if(Access.OPERATE, TRANSACTIONS, "transactions.open")
     values = {
         "name": name,
         "info": info,
         "held": held(info),
+        "rows": rows,
+        "ends_error": ends_error,
+        "owners_error": None if isinstance(owners_error, Conflict) else owners_error,
+        "holders": None if open_ones is None else _holders(open_ones, name),
         "groups": sorted(groups or (), key=lambda one: -(one.lag or 0))[:GROUPS_SHOWN],
+        "groups_more": max(0, len(groups or ()) - GROUPS_SHOWN),
         "groups_error": groups_error,
         "queues": queues,
         "queues_error": queues_error,
         "delayed": delayed,
-        "delayed_error": delayed_error,
         "history": history,
         "history_error": history_error,
         "charts": [] if history is None else charts_of_topic(history),
-        "may_manage": visit.may(Access.MANAGE, f"topic:{namespace}:{topic}"),
-        "may_consume": visit.may(Access.CONSUME, f"topic:{namespace}:{topic}"),
-        "may_publish": visit.may(Access.PUBLISH, f"topic:{namespace}:{topic}"),
+        "texts": texts_of(info.settings),
+        "may_manage": visit.may(Access.MANAGE, resource),
+        "may_consume": visit.may(Access.CONSUME, resource),
+        "may_publish": visit.may(Access.PUBLISH, resource),
     }
     return WebPage("topic.html", values)
 
 
-async def ask_to_delete(visit: Visit, namespace: str, topic: str) -> PageAnswer:
-    """The page on which a visitor confirms that a topic is to be deleted."""
-    name = TopicName.of(namespace, topic)
-    info = await visit.ask("topics.describe_topic", name=name)
-    same = visit.same_as(
-        ["topic", "delete", str(name)], visit.question("topics.delete_topic", {"name": name})
-    )
-    values = {"name": name, "info": info, "held": held(info), "same": same}
-    return WebPage("topic_delete.html", values)
+class PartitionRow(NamedTuple):
+    """A partition on the page of its topic. `held_back`: messages that readers of committed
+    messages do not get yet, None if that is unknown; `owner`: empty without a cluster."""
+
+    info: PartitionInfo
+    held_back: int | None
+    owner: str
+
+    @property
+    def held_back_known(self) -> int:
+        """The messages held back that are known of."""
+        return self.held_back or 0
 
 
-async def delete(visit: Visit, namespace: str, topic: str) -> PageAnswer:
-    """Delete a topic whose name was typed."""
-    name = TopicName.of(namespace, topic)
-    visit.require_typed(str(name))
-    await visit.ask("topics.delete_topic", name=name)
-    back = f"{path_of('topics')}?namespace={segment(namespace)}"
-    return Redirect(back, Notice(f"The topic {name} was deleted.", DONE))
+def _rows(
+    info: TopicInfo, ends: Mapping[int, int], owners: Sequence[str]
+) -> Sequence[PartitionRow]:
+    rows: list[PartitionRow] = []
+    for one in info.partition_infos:
+        end = ends.get(one.partition)
+        # The end was read a moment later, so that it may be behind the one of the description.
+        held_back = None if end is None else max(0, one.end_offset - max(end, one.start_offset))
+        owner = owners[one.partition] if one.partition < len(owners) else ""
+        rows.append(PartitionRow(one, held_back, owner))
+    return rows
+
+
+def _holders(
+    open_ones: Sequence[TransactionInfo], name: TopicName
+) -> list[tuple[TransactionInfo, HeldPartition]]:
+    """The transactions for which readers of a topic wait, with each partition."""
+    return [(one, at) for one in open_ones for at in one.held if at.topic == str(name)]
 
 
 def held(info: TopicInfo) -> dict[str, Any]:
@@ -84,10 +121,30 @@ def held(info: TopicInfo) -> dict[str, Any]:
     }
 
 
+async def show_producers(visit: Visit, namespace: str, topic: str) -> PageAnswer:
+    """The producers that a partition remembers."""
+    name = TopicName.of(namespace, topic)
+    info = await visit.ask("topics.describe_topic", name=name)
+    partition = visit.number("partition", 0, 0, info.settings.partitions - 1)
+    asked = {"name": name, "partition": partition, "limit": PRODUCERS_SHOWN}
+    producers, error = await visit.tried("topics.producers", **asked)
+    command = ["topic", "producers", str(name), "--partition", str(partition)]
+    values = {
+        "name": name,
+        "partitions": info.settings.partitions,
+        "partition": partition,
+        "producers": producers,
+        "error": error,
+        "same": visit.same_as(
+            [*command, "--limit", str(PRODUCERS_SHOWN)], visit.question("topics.producers", asked)
+        ),
+    }
+    return WebPage("producers.html", values)
+
+
 _TOPIC = "/console/topics/{namespace}/{topic}"
 ROUTES = (
     PageRoute("GET", "/console/topics", show_topics),
     PageRoute("GET", _TOPIC, show_topic),
-    PageRoute("GET", f"{_TOPIC}/delete", ask_to_delete),
-    PageRoute("POST", f"{_TOPIC}/delete", delete),
+    PageRoute("GET", f"{_TOPIC}/producers", show_producers),
 )

@@ -90,6 +90,7 @@ const followed = {
     });
   },
   stop() {
+    if (this.source && document.hidden) this.say("Paused");
     if (this.source) this.source.close();
     this.source = null;
   },
