@@ -3,7 +3,7 @@ is looked at, and a service that has the console and nobody who opens it.
 
 * A page is asked for as a browser does, compressed, on a connection of its own: the first byte is
   the time until the head of the answer, the transferred bytes are those of head and body.
-* The overview is looked at by `VIEWERS` connections that follow its live parts.
+* A browser that shows the overview is a connection that follows its live parts.
 """
 
 import http.client
@@ -17,58 +17,78 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from urllib.error import URLError
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import urlopen
 
 from bench import machine
 from bench.report import Goal, Report, Sample, interleaved, measured, percentile, ratio
-from bench.targets import START_S, TOPIC, Service, Setup, values
+from bench.targets import START_S, TOPIC, Embedded, Service, Setup, values
 from bench.throughput import AT_ONCE, publish
 from integration.cluster.site import free_ports
 from tms.client.client import Bus
-from tms.console.pages.table import ROUTES
 
 FIRST_BYTE_MS, PAGE_KIB = 150.0, 100.0
-MESSAGES, PARTITIONS = 10, 4
-VIEWERS = 1
+MESSAGES = 10
+VIEWERS, CROWD_S, PAUSE_S = 200, 20.0, 0.02
+READ = "read"
 OVERVIEW = "/console/topics"
 ROOT = Path(__file__).resolve().parents[2]
 REST_S, SETTLING_S = 20.0, 5.0
 WHEEL_KIB, REST_MIB, START_MS = 300.0, 3.0, 20.0
 WITHOUT = {"TMS__CONSOLE__PAGES": "off"}
 _LIVE_PART = re.compile(r'id="([^"]+)" data-live')
-_VARYING = {"namespace": "default", "topic": "t7", "group": "g7"}
-_NO_PAGES = "/file", "/download", "/follow"
+PAGES = (
+    "topics",
+    "topics?order=messages",
+    "topics?search=99",
+    "topics/default/t7",
+    "messages/default/t7",
+    "publish/default/t7",
+    "groups",
+    "groups?search=99",
+    "groups/default/t7/g7",
+    "groups/default/t7/g7/reset?to=earliest",
+    "queues",
+    "queues/default/t7/g7",
+    "queues/default/t7/g7/dead",
+    "delayed",
+    "transactions",
+    "access",
+)
 _NAMES = "with", "without"
 
 
 def run(setup: Setup, report: Report) -> None:
     """All of it, one after the other."""
-    _pages(setup, report)
-    _beside(setup, report)
+    topics, queues = (1_000, 100) if setup.quick else (10_000, 1_000)
+    with setup.directory() as path:
+        with Embedded.open(path / "data") as filled:
+            _fill(filled.bus, topics, queues)
+        report.title(f"A service with {topics:,} topics, {topics:,} groups, {queues:,} queues")
+        with Service.start(path) as target:
+            _pages(setup, report, target)
+            _beside(setup, report, target)
+            _crowd(report, target)
     _at_rest(setup, report)
     _wheel(report)
 
 
-def _pages(setup: Setup, report: Report) -> None:
-    topics, queues = (1_000, 100) if setup.quick else (10_000, 1_000)
-    report.title(f"Pages of a service with {topics:,} topics, {topics:,} groups, {queues:,} queues")
-    with setup.directory() as path, Service.start(path) as target:
-        _fill(target.bus, topics, queues)
-        for page in _addresses(target.bus):
-            first = _load(target.url, page)
-            loads = [_load(target.url, page) for _ in range(setup.runs * 4)]
-            taken = percentile([one[0] for one in loads], 90)
-            report.line("console", f"{page}, the first time", first[0], "ms")
-            report.line("console", f"{page}, p90", taken, "ms", Goal(at_most=FIRST_BYTE_MS))
-            kib = max(one[1] for one in loads) / 1_024
-            report.line("console", f"{page}, transferred", kib, "KiB", Goal(at_most=PAGE_KIB))
-        report.line("console", "memory after all pages", target.memory_mib()["VmRSS"], "MiB")
+def _pages(setup: Setup, report: Report, target: Service) -> None:
+    for page in PAGES:
+        first = _load(target.url, page)
+        loads = [_load(target.url, page) for _ in range(setup.runs * 4)]
+        taken = percentile([one[0] for one in loads], 90)
+        report.line("console", f"{page}, the first time", first[0], "ms")
+        report.line("console", f"{page}, p90", taken, "ms", Goal(at_most=FIRST_BYTE_MS))
+        kib = max(one[1] for one in loads) / 1_024
+        report.line("console", f"{page}, transferred", kib, "KiB", Goal(at_most=PAGE_KIB))
+    report.line("console", "memory after all pages", target.memory_mib()["VmRSS"], "MiB")
 
 
 def _fill(bus: Bus, topics: int, queues: int) -> None:
@@ -80,58 +100,71 @@ def _fill(bus: Bus, topics: int, queues: int) -> None:
         bus.queue(f"t{number}", group=f"g{number}")
 
 
-def _addresses(bus: Bus) -> Iterator[str]:
-    """The address of each page that shows something and changes nothing."""
-    first = next(iter(bus.consumer(_VARYING["topic"], start="earliest", stop_at_end=True)))
-    varying = {**_VARYING, "partition": str(first.partition), "id": str(first.id)}
-    for route in ROUTES:
-        if route.method == "GET" and not route.is_open and not route.path.endswith(_NO_PAGES):
-            yield route.path.format_map(varying)
-
-
 def _load(url: str, page: str) -> tuple[float, int]:
     """Milliseconds until the first byte, and transferred bytes."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
     connection.connect()
     began_s = time.perf_counter()
-    connection.request("GET", quote(page, safe="/?=&:"), headers={"Accept-Encoding": "gzip"})
+    connection.request("GET", f"/console/{page}", headers={"Accept-Encoding": "gzip"})
     answer = connection.getresponse()
     first_ms = (time.perf_counter() - began_s) * 1e3
     size = len(answer.read()) + sum(len(a) + len(b) + 4 for a, b in answer.getheaders())
     connection.close()
-    assert answer.status == http.client.OK, f"{page}: {answer.status}"
+    assert answer.status == http.client.OK, f"/console/{page}: {answer.status}"
     return first_ms, size
 
 
-def _beside(setup: Setup, report: Report) -> None:
-    report.title(f"Publishing 1 KiB through HTTP while {VIEWERS} browser shows the overview")
+def _beside(setup: Setup, report: Report, target: Service) -> None:
+    """Publishing 1 KiB through HTTP, alone and while a browser shows the overview."""
     count = 200_000 if setup.quick else 1_000_000
     cells = values(1_024)
     parts = [cells[at : at + AT_ONCE] for at in range(0, len(cells) - AT_ONCE + 1, AT_ONCE)]
-    with setup.directory() as path, Service.start(path) as target:
-        target.bus.create_topic(TOPIC, durability="written", retention_bytes=1 << 28)
-        publish(target.bus, parts, AT_ONCE)
+    target.bus.create_topic(TOPIC, durability="written", retention_bytes=1 << 28)
+    publish(target.bus, parts, AT_ONCE)
 
-        def alone() -> Sample:
-            return measured(partial(publish, target.bus, parts, count), target.pid)
+    def alone() -> Sample:
+        return measured(partial(publish, target.bus, parts, count), target.pid)
 
-        def watched() -> Sample:
-            with _viewers(target.url):
-                return alone()
+    def watched() -> Sample:
+        with _viewers(target.url, 1):
+            return alone()
 
-        samples = interleaved({"alone": alone, "overview": watched}, setup.runs)
+    samples = interleaved({"alone": alone, "overview": watched}, setup.runs)
     report.rates("console", "publish 1 KiB", samples)
     beside = ratio(samples, "overview", "alone")
     report.line("console", "overview ÷ alone", beside, "×", Goal(at_least=0.97), samples)
 
 
+def _crowd(report: Report, target: Service) -> None:
+    """The service's CPU while many look at the overview, beside that while one consumer reads the
+    topic again and again; a message is published each `PAUSE_S`, so that numbers change."""
+    bus = target.bus
+    bus.create_topic(READ, durability="written")
+    bus.publish_many(READ, values(1_024) * 20)
+
+    def busy(work: Callable[[], object]) -> float:
+        cpu_s, began_s = machine.cpu_s(target.pid), time.perf_counter()
+        while (passed_s := time.perf_counter() - began_s) < CROWD_S:
+            bus.publish("t0", b"x")
+            work()
+        return 100 * (machine.cpu_s(target.pid) - cpu_s) / passed_s
+
+    rest = busy(lambda: time.sleep(PAUSE_S))
+    with _viewers(target.url, VIEWERS):
+        viewers = busy(lambda: time.sleep(PAUSE_S)) - rest
+    consumer = busy(lambda: deque(bus.consumer(READ, stop_at_end=True).batches(), 0)) - rest
+    report.line("console", "one consumer that reads all the time, CPU", consumer, "%")
+    goal = Goal(at_most=consumer)
+    report.line("console", f"{VIEWERS} open overviews, CPU", viewers, "%", goal)
+
+
 @contextmanager
-def _viewers(url: str) -> Iterator[None]:
+def _viewers(url: str, count: int) -> Iterator[None]:
     """Browsers that load the overview and follow its live parts."""
     place = urlsplit(url)
     with ExitStack() as stack:
-        for _ in range(VIEWERS):
+        for _ in range(count):
             viewer = stack.enter_context(socket.create_connection((place.hostname, place.port)))
             viewer.sendall(f"GET {_live(url)} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
             assert b" 200 " in viewer.recv(1 << 16), "the overview is not followed"

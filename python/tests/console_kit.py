@@ -155,6 +155,8 @@ class Visitor:
             self._coming[page] = said
             return
         requests = self._requests[page]
+        if said in requests:  # a connection that is made again
+            return
         requests.append(said)
         if len(requests) == REQUESTS_MAX + 1:
             self.problems.append(f"a page took more than {REQUESTS_MAX} requests: {requests}")

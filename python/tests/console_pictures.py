@@ -13,9 +13,10 @@ from typing import NamedTuple
 from PIL import Image
 from playwright.sync_api import Page
 
-import tms
+from tests.access_kit import People
 from tests.console_kit import WIDE_PX, Visitor, chromium, console_served
 from tests.console_world import Shop
+from tms.server.service import AccessLimits
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 HEIGHT_PX_MAX = 860
@@ -32,9 +33,22 @@ class Picture(NamedTuple):
     dark: bool = False
 
 
+_ORDERS, _QUEUE = "shop/orders", "/console/queues/shop/orders/packers"
 PICTURES = (
     Picture("topics", "/console/topics?namespace=shop"),
-    Picture("topic", "/console/topics/shop/orders"),
+    Picture("topic", f"/console/topics/{_ORDERS}"),
+    Picture("messages", f"/console/messages/{_ORDERS}?limit=20", dark=True),
+    Picture("message", f"{_QUEUE}/dead", ("20",)),
+    Picture("publish", f"/console/messages/{_ORDERS}", ("0/", "Publish this one again")),
+    Picture("groups", "/console/groups?namespace=shop"),
+    Picture("group", f"/console/groups/{_ORDERS}/billing"),
+    Picture("reset", f"/console/groups/{_ORDERS}/billing/reset?to=shift&value=-20"),
+    Picture("queues", "/console/queues?namespace=shop"),
+    Picture("queue", _QUEUE),
+    Picture("dead-letters", f"{_QUEUE}/dead"),
+    Picture("delayed", "/console/delayed/shop/reminders"),
+    Picture("transactions", "/console/transactions"),
+    Picture("access", "/console/access"),
 )
 
 
@@ -44,8 +58,8 @@ def take(page: Page, picture: Picture) -> bytes:
     page.set_viewport_size({"width": WIDE_PX, "height": 200})
     page.goto(picture.address)
     for link in picture.links:
-        page.get_by_role("link", name=link).first.click()
-        page.wait_for_load_state()
+        with page.expect_navigation():
+            page.get_by_role("main").get_by_role("link", name=link).first.click()
     height = int(page.evaluate("document.scrollingElement.scrollHeight"))
     page.set_viewport_size({"width": WIDE_PX, "height": min(height, HEIGHT_PX_MAX)})
     shot = Image.open(io.BytesIO(page.screenshot()))
@@ -58,13 +72,20 @@ def take(page: Page, picture: Picture) -> bytes:
 
 
 def pictures() -> Iterator[tuple[Picture, bytes]]:
-    """All pictures, of one service."""
-    with console_served() as served, tms.connect(served.url) as bus, chromium() as browser:
-        shop = Shop(bus)
-        shop.fill()
-        shop.hold(served.service.engine)
+    """All pictures, of one service, with the rights of its administrator."""
+    with console_served(AccessLimits()) as served, chromium() as browser:
+        people = People(served)
+        for principal, grant in (("billing", "consume topic:shop:orders"), ("eve", "observe *")):
+            people.token(principal, grant)
+        with people.bus("ann", "all *") as bus:
+            shop = Shop(bus)
+            shop.fill()
+            shop.hold(served.service.engine)
         visitor = Visitor(browser, served.url)
-        page = visitor.open("about:blank")
+        page = visitor.open("/console/topics")
+        page.get_by_label("Token").fill(people.token("ann"))
+        with page.expect_navigation():
+            page.get_by_role("button", name="Sign in").click()
         for picture in PICTURES:
             yield picture, take(page, picture)
         visitor.close()

@@ -16,6 +16,7 @@ from tms.access.sessions import SESSION_S
 from tms.api.operations import OPERATIONS
 from tms.errors import Unauthenticated
 from tms.model.access import NewToken
+from tms.model.topic import TopicName, TopicSettings
 from tms.server import guard as guarding
 from tms.server.service import AccessLimits
 
@@ -155,6 +156,15 @@ def test_a_session_is_valid_at_every_instance_until_its_token_is_revoked(three: 
         session = bus.admin.access.create_session()
         links = [bus.admin.access.create_session(True) for _ in range(2)]
     assert [lets_in(three.url(id), session.token) for id in IDS] == [True] * 3
+    three.served["a"].service.engine.create_topic(
+        TopicName.parse("spread"), TopicSettings(partitions=6)
+    )
+    for id in IDS:  # what other instances own is asked of them for the session's principal
+        reader = PageReader(three.url(id), tms_session=session.token)
+        assert reader.get("/console/topics/default/spread").status == 200
+        assert reader.get("/console/topics/default/other").status == 404
+        refused = reader.get("/console/topics/default/spread/delete").form()
+        assert reader.send(refused, typed="spread").status == 403
     redeem = f"{SESSIONS}/redeem"
     shown = {"Authorization": f"Bearer {links[0].token}"}
     statuses = []

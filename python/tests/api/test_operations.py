@@ -68,6 +68,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "before": st.sampled_from([Position.latest(), Position.time(12), Position.offset(7)]),
     "isolation": st.sampled_from([Isolation.COMMITTED, Isolation.UNCOMMITTED]),
     "tokens": st.lists(_tokens, max_size=5),
+    "expected": st.dictionaries(
+        st.integers(0, 1_023), st.sampled_from(["", "earliest", "offset:7"]), max_size=3
+    ),
     "letters": st.lists(
         st.builds(
             lambda p, ms: LetterId(p, MessageId(ms, 3)),

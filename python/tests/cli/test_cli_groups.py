@@ -4,6 +4,7 @@ import pytest
 
 import tms
 from tests.cli.test_cli_transactions import Tms, bus, cli
+from tms.cli.session import Session
 
 __all__ = ["bus", "cli"]
 
@@ -82,3 +83,20 @@ def test_a_group_at_the_end_reads_everything_that_comes(bus: tms.Bus, cli: Tms) 
     bus.publish("in", b"next", partition=0)
     with bus.consumer("in", group="g", stop_at_end=True) as consumer:
         assert [message.value for message in consumer] == [b"next"]
+
+
+def test_a_reset_changes_nothing_that_was_moved_meanwhile(
+    bus: tms.Bus, cli: Tms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus.set_positions("in", {0: "offset:1"}, group="g")
+
+    def moved(session: Session, *_: object) -> bool:
+        bus.set_positions("in", {0: "offset:2"}, group="g")
+        return True
+
+    for words in (("--to", "earliest"), ("--shift", "1"), ()):
+        bus.set_positions("in", {0: "offset:1"}, group="g")
+        with monkeypatch.context() as patched:
+            patched.setattr(Session, "proceed", moved)
+            assert cli("group", "reset", "in", "g", *words, "--yes")[0] == 4
+        assert str(bus.positions("in", group="g")[0]) == "offset:2"

@@ -9,6 +9,7 @@ from tests.cluster_kit import Instances, instances
 from tms.client import overview
 from tms.errors import Unavailable
 from tms.model.lag import GroupOrder, QueueOrder, TopicOrder
+from tms.model.topic import TopicName
 from tms.topics.sharding import SHARDS
 
 IDS = ("a", "b", "c")
@@ -64,6 +65,25 @@ def test_each_instance_searches_and_sorts_what_all_keep(cluster: Instances, id: 
         for size in (None, TopicOrder.MESSAGES):
             topics = glance.topics("default", search="T2", order=size)
             assert [(one.topic, one.messages) for one in topics] == [("t2", 6)]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_each_instance_lists_topics_with_delayed_messages(cluster: Instances, id: str) -> None:
+    topics = [f"later-{number}" for number in range(8)]
+    with cluster.connect(id) as bus:
+        for topic in topics:
+            bus.create_topic(topic)
+            if bus.describe_delayed(topic).waiting == 0:
+                bus.publish_later(topic, b"x", delay="1h")
+        engines = [served.service.engine for served in cluster.served.values()]
+        shards = engines[0].topics.shards
+        kept = [shards.of_delayed(TopicName.parse(topic)) for topic in topics]
+        holders = {at for at, engine in enumerate(engines) if {*kept} & {*engine.shards.held}}
+        assert len(holders) > 1, "else nothing is asked of others"
+        found = bus._transport.glance.delayed("default")
+        assert [(one.topic, one.waiting) for one in found] == [(topic, 1) for topic in topics]
+        page = bus._transport.glance.delayed("default", "later-2", 3)
+        assert [one.topic for one in page] == topics[3:6]
 
 
 @pytest.mark.parametrize("id", IDS)

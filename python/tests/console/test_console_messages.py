@@ -36,6 +36,7 @@ def test_messages_are_turned_over_by_keys(visitor: Visitor, bus: Bus) -> None:
     page = visitor.open("/console/messages/default/turned")
     latest = places(page)
     assert latest[-1] == "0/129"
+    expect(page.locator("[aria-current=page]")).to_have_text("Topics")
     page.keyboard.press("p")
     expect(page.get_by_role("rowheader").last).to_have_text(f"0/{129 - len(latest)}")
     assert not set(latest) & set(places(page))
@@ -59,21 +60,6 @@ def test_messages_are_filtered_and_a_wrong_filter_is_explained(visitor: Visitor,
     show(page)
     expect(page.get_by_role("status").first).to_contain_text("Only where:")
     expect(page.get_by_label("Only where")).to_have_value("key = = odd")
-
-
-def test_messages_are_followed(visitor: Visitor, bus: Bus) -> None:
-    bus.create_topic("followed")
-    bus.publish("followed", b"before")
-    page = visitor.open("/console/messages/default/followed")
-    page.keyboard.press("f")
-    expect(page.get_by_text("Following", exact=True)).to_be_visible()
-    for number in range(3):
-        bus.publish("followed", f"<i>message {number}</i>".encode())
-        expect(page.get_by_text(f"<i>message {number}</i>")).to_be_visible()
-    assert page.locator("main i").count() == 0
-    assert len(set(places(page))) == len(places(page)), "a message is shown twice"
-    bus.delete_topic("followed")
-    expect(page.get_by_role("contentinfo")).to_contain_text("Not following any more")
 
 
 def test_a_message_is_published_and_again_with_a_change(visitor: Visitor, bus: Bus) -> None:
@@ -121,12 +107,13 @@ def test_hostile_messages_are_only_shown(visitor: Visitor, bus: Bus) -> None:
     page = visitor.open("/console/messages/default/hostile?start=earliest", width=NARROW_PX)
     assert len(places(page)) == len(HOSTILE)
     assert overflow_px(page) == 0
+    page.get_by_role("link", name="0/0", exact=True).click()
     for number in range(len(HOSTILE)):
-        page.goto("/console/messages/default/hostile?start=earliest")
-        page.get_by_role("link", name=f"0/{number}", exact=True).click()
         page.get_by_role("heading", name=f"Message 0/{number}").wait_for()
         assert "pwned" not in page.title()
         assert page.locator("main script, main a[href^='http://other']").count() == 0
         assert "\u202e" not in page.content() and "\x1b" not in page.content()
         assert overflow_px(page) == 0
-    assert barriers(page) == []
+        assert barriers(page, "color-contrast", "scrollable-region-focusable") == []
+        with page.expect_navigation():
+            page.keyboard.press("n")

@@ -178,6 +178,9 @@ def test_a_dead_letter_says_why_it_died(reader: PageReader, bus: Bus) -> None:
     assert "Why it died" in page.text and "got it 1 time," in page.text
     assert f"ValueError: {HOSTILE}⟨U+001B⟩[31m" in page.text and HOSTILE not in page.html
     assert page.links["workers"] == "/console/queues/default/jobs/workers"
+    assert reader.get(page.links["All dead letters of workers"]).status == 200
+    mending = reader.get(page.links["Mend…"])
+    assert "You mend a dead letter of the queue workers" in mending.text
     link = page.links["The original, 0/0 of jobs"]
     assert str(original) in reader.get(link).text
 

@@ -158,7 +158,7 @@ def test_a_mistake_is_shown_beside_its_field(
     bus.create_topic("mistaken")
     page = reader.get(f"/console/messages/default/mistaken?{query}")
     assert page.status == status
-    assert f"{field}:" in page.text
+    assert f"<strong>{field}:</strong>" in page.html
     assert HOSTILE not in page.html
     assert 'name="where"' in page.html  # the form stays
 
@@ -220,6 +220,7 @@ def test_a_page_of_large_values_is_small(served: Served, reader: PageReader, bus
         tracemalloc.stop()
     assert [place for one in forth for place in one] == expected
     assert [place for one in reversed(back) for place in one] == expected
+    assert max(map(len, forth + back)) == 1
     assert peak_bytes < 6 * (8 << 20), "a page has one message in memory, several times"
     assert len(page.html) < 100 << 10
     assert "of 7.94 MiB" in page.text

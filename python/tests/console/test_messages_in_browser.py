@@ -129,9 +129,8 @@ def test_nothing_of_a_message_is_executed(bus: Bus, visitor: Visitor) -> None:
             page.go_back()
 
 
-def test_a_poisoned_message_is_mended(served: Served, visitor: Visitor) -> None:
-    with tms.connect(served.url) as bus:
-        Shop(bus).fill()
+def test_a_poisoned_message_is_mended(bus: Bus, visitor: Visitor) -> None:
+    Shop(bus).fill()
     page = visitor.open("/console/messages/shop/orders-packers-dead")
     page.locator("tbody tr th a").first.click()
     page.get_by_text("ValueError: quantity is", exact=False).first.wait_for()

@@ -4,11 +4,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from tms.console.pace import SHARE, Pace
+from tms.console.pace import SHARE, ViewerPace
 
 
 def test_all_viewers_together_take_a_share_of_a_core() -> None:
-    pace = Pace(0.25)
+    pace = ViewerPace(0.25)
     took_s = 0.01
     with ExitStack() as viewers:
         for _ in range(100):
@@ -19,7 +19,7 @@ def test_all_viewers_together_take_a_share_of_a_core() -> None:
 
 
 def test_a_viewer_that_fails_leaves() -> None:
-    pace = Pace(0.25)
+    pace = ViewerPace(0.25)
     with pytest.raises(ValueError, match="lost"), pace.viewer():
         raise ValueError("lost")
     assert pace.viewers == 0

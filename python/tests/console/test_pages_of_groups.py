@@ -52,11 +52,36 @@ def test_groups_and_their_lag(served: Served, reader: PageReader) -> None:
     assert "2 messages behind" in group.text
     assert "Nobody reads as this group now." in group.text
     assert group.links["lag"] == "/console/topics/default/lag"
-    assert reader.get("/console/topics/default/lag").links[GROUP] == address
+    topic = reader.get("/console/topics/default/lag")
+    assert topic.links[GROUP] == address
+    assert "Lag by partition Partition billing 0 2" in topic.text, "not of those that are read"
     assert reader.get("/console/groups/default/lag/nobody").status == 404
     with tms.connect(served.url) as bus:
         bus.delete_topic("lag")
     assert reader.get(address).status == 404
+
+
+def test_a_list_is_searched_and_sorted(served: Served, reader: PageReader) -> None:
+    with tms.connect(served.url) as bus:
+        make(bus, "sorted")
+        for number, behind in enumerate((1, 3, 2)):
+            bus.set_positions(
+                "sorted", {0: f"offset:{3 - behind}", 1: "latest"}, group=f"s{number}"
+            )
+    found = reader.get("/console/groups?search=sorted/s")
+    assert [text for text in found.links if text[:1] == "s" and text[1:].isdigit()] == [
+        "s0",
+        "s1",
+        "s2",
+    ]
+    first = reader.get("/console/groups?search=sorted/s&order=lag&limit=1")
+    assert "s1" in first.links and "s2" not in first.links
+    second = reader.get(first.links["Next page"])
+    assert "s2" in second.links and "s1" not in second.links
+    assert "Nothing that you may see in default has nothing like it" in (
+        reader.get("/console/groups?search=nothing+like+it").text
+    )
+    assert reader.get("/console/groups?order=nothing").status == 422
 
 
 def test_members_and_their_partitions(served: Served, reader: PageReader) -> None:
@@ -200,6 +225,11 @@ def test_positions_are_forgotten_by_the_typed_name(served: Served, reader: PageR
         done = reader.send(page.form(), typed=GROUP)
         assert "were forgotten" in done.text and not at(bus, "forget")
         bus.set_positions("forget", {0: "offset:2"}, group=GROUP)
+        reader.get(f"{address}/forget")
+        refused = reader.send(page.form(), typed=GROUP)
+        assert refused.status == 409 and "Nothing was forgotten." in refused.text
+        assert "2 messages that it has read come once more" in refused.text
+        assert at(bus, "forget") == {0: "offset:2"}
         run_shown(page, served)
         assert not at(bus, "forget")
     assert reader.get(address).status == 404

@@ -1,6 +1,9 @@
 """Pages of queues over HTTP: numbers, settings, what waits, dead letters with their causes."""
 
+import http.client
+import json
 import shlex
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
@@ -91,8 +94,38 @@ def test_queues_and_their_numbers(served: Served, reader: PageReader) -> None:
     assert "30 default" in shown.text  # its lease
     assert "numbers-workers-dead default: named after topic and group" in shown.text
     assert "written the topic's" in shown.text
-    assert reader.get("/console/topics/default/numbers").links[GROUP] == address
+    topic = reader.get("/console/topics/default/numbers")
+    assert topic.links[GROUP] == address and topic.links["1 dead: why?"] == f"{address}/dead"
     assert reader.get("/console/queues/default/numbers/nobody").status == 404
+
+
+def test_numbers_go_on_without_reloading(served: Served, reader: PageReader) -> None:
+    address = urlsplit(served.url)
+    with tms.connect(served.url) as bus:
+        queue, page = make(bus, "goes-on", b"1")
+        for path, part, before, after in (
+            (page, "queue", "<b>1</b> waiting", "<b>2</b> waiting"),
+            ("/console/queues?search=goes-on", "queues", '<td class="n">2</td>', '"n">3</td>'),
+            (page.replace("queues", "groups"), "group", "<b>3</b> messages", "<b>4</b> messages"),
+        ):
+            bus.set_positions("goes-on", {0: "earliest"}, group=GROUP)
+            connection = http.client.HTTPConnection(address.netloc, timeout=20)
+            query = urlencode({"page": path, "parts": part})
+            connection.request("GET", f"/console/live?{query}")
+            answer = connection.getresponse()
+            assert before in next_parts(answer)[part]
+            bus.publish("goes-on", b"more")
+            assert after in next_parts(answer)[part]
+            connection.close()
+        assert queue.describe().leased == 0
+
+
+def next_parts(answer: http.client.HTTPResponse) -> dict[str, str]:
+    """The parts of the next event."""
+    while not (line := answer.readline()).startswith(b"data: "):
+        assert line, "the events ended"
+    parts: dict[str, str] = json.loads(line[6:])
+    return parts
 
 
 def test_a_fresh_user_mends_a_poisoned_message(served: Served, reader: PageReader) -> None:
@@ -228,9 +261,9 @@ def test_a_form_that_no_page_made_settles_nothing(
 
 def test_what_waits_is_rejected_or_released(served: Served, reader: PageReader) -> None:
     with tms.connect(served.url) as bus:
-        queue, address = make(bus, "waits", b"1", b"2", b"3", b"4", lease_s=600)
+        queue, address = make(bus, "waits", b"1", b"2", b"3", b"4", lease_s=590)
         leased, failed = queue.receive(1)[0], queue.receive(1)[0]
-        queue.nack(failed, delay_s=600)
+        queue.nack(failed, delay_s=590)
         page = reader.get(f"{address}/waiting")
         assert "with a worker, 9 min" in page.text and "waits after a failure, 9 min" in page.text
         assert page.html.count('name="token"') == 2, "new messages have no delivery"

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import pytest
 
@@ -17,8 +18,10 @@ from tests.http_kit import Served, serving
 from tests.pages_kit import PageReader, ReadPage
 from tms.block import encode
 from tms.client.client import Bus
+from tms.errors import Overloaded
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
+from tms.server.whole_lists import WholeLists
 from tms.store.memory import MemoryStore
 
 NEW = "/console/topics/new"
@@ -266,6 +269,19 @@ def test_producers_are_listed(reader: PageReader, bus: Bus, served: Served) -> N
 # -- removing --------------------------------------------------------------------------------------
 
 
+def sent(reader: PageReader, page: ReadPage, action: str, **fields: str) -> ReadPage:
+    """The page to which the form leads that asks to confirm; it may have fields of one name."""
+    found = re.findall(r'<input type="hidden" name="([a-z]+)" value="([^"]*)">', page.html)
+    own = {"Origin": reader.origin, "Content-Type": "application/x-www-form-urlencoded"}
+    body = urlencode([*found, *fields.items()])
+    answer = reader.ask("POST", action, body, own)
+    return reader.get(answer.headers["location"]) if answer.status == 303 else answer
+
+
+def starts(bus: Bus, topic: str) -> list[int]:
+    return [part.start_offset for part in bus.describe_topic(topic).partition_infos]
+
+
 def test_a_truncation_says_what_goes_and_removes_that(
     reader: PageReader, bus: Bus, served: Served
 ) -> None:
@@ -273,23 +289,60 @@ def test_a_truncation_says_what_goes_and_removes_that(
         bus.create_topic(topic, partitions=2)
         for partition in (0, 1):
             bus.publish_many(topic, [b"x"] * 5, partition=partition)
-    page = reader.get(at("cut", "truncate") + "?before=offset:3&partition=1")
+    action = at("cut", "truncate")
+    page = reader.get(action + "?before=offset:3&partition=1")
     assert "3 messages will be unreadable" in page.text
-    wrong = reader.send(page.form(), typed="cu")
+    wrong = sent(reader, page, action, typed="cu")
     assert wrong.status == 422 and "Nothing was changed" in wrong.text
-    reader.get(at("cut", "truncate") + "?before=offset:3&partition=1")
-    done = reader.send(page.form(), typed="cut")
-    assert "The messages of partition 1 of cut before offset:3 are gone." in done.text
-
-    def starts(topic: str) -> list[int]:
-        return [part.start_offset for part in bus.describe_topic(topic).partition_infos]
-
-    assert starts("cut") == [0, 3]
+    done = sent(reader, page, action, typed="cut")
+    assert "3 messages of cut are gone." in done.text and starts(bus, "cut") == [0, 3]
+    again = sent(reader, page, action, typed="cut")
+    assert "0 messages of cut are gone." in again.text
     for nth, topic in enumerate(("cut-too", "cut-by-request")):
         run(reader.get(at(topic, "truncate") + "?before=offset:3&partition=1"), served.url, nth)
-        assert starts(topic) == [0, 3]
-    page = reader.get(at("cut", "truncate") + "?before=latest")
-    assert "7 messages will be unreadable" in page.text and "published until then" in page.text
+        assert starts(bus, topic) == [0, 3]
+
+
+def test_a_truncation_leaves_what_is_published_after_it_was_shown(
+    reader: PageReader, bus: Bus
+) -> None:
+    bus.create_topic("cut-latest", partitions=2)
+    for partition in (0, 1):
+        bus.publish_many("cut-latest", [b"x"] * 5, partition=partition)
+    action = at("cut-latest", "truncate")
+    page = reader.get(action + "?before=latest")
+    assert "10 messages will be unreadable" in page.text and "meanwhile stay" in page.text
+    bus.publish("cut-latest", b"later", partition=0)
+    for _ in range(2):
+        assert sent(reader, page, action, typed="cut-latest").status == 200
+    assert starts(bus, "cut-latest") == [5, 5]
+    consumer = bus.consumer("cut-latest", start="earliest", stop_at_end=True)
+    assert [message.value for message in consumer] == [b"later"]
+    for stop in ("0", "x:1", "0:-1", "0:" + "9" * 20):
+        fields = {"typed": "cut-latest", "stop": stop}
+        assert sent(reader, page, action, **fields).status == 422
+    assert sent(reader, page, action, typed="cut-latest", stop="7:1").status == 404
+
+
+@pytest.mark.parametrize("action", ["delete", "truncate?before=latest", "erase?key=a", "settings"])
+def test_a_form_is_about_the_generation_that_it_has_shown(
+    reader: PageReader, bus: Bus, action: str
+) -> None:
+    bus.create_topic("reborn", partitions=1)
+    bus.publish("reborn", b"x", key=b"a", partition=0)
+    page = reader.get(at("reborn", action))
+    if action == "settings":
+        page = reader.send(page.form(), do="show", partitions="3", retention="1s")
+    bus.delete_topic("reborn")
+    bus.create_topic("reborn", partitions=1)
+    bus.publish("reborn", b"x", key=b"a", partition=0)
+    target = at("reborn", action.partition("?")[0])
+    fields = {"do": "change"} if action == "settings" else {}
+    refused = sent(reader, page, target, typed="reborn", **fields)
+    assert refused.status == 409 and "since this form was shown" in refused.text
+    assert bus.describe_topic("reborn").partition_infos[0].end_offset == 1
+    assert starts(bus, "reborn") == [0]
+    bus.delete_topic("reborn")
 
 
 @pytest.mark.parametrize(
@@ -408,6 +461,28 @@ def test_an_observer_sees_and_cannot(guarded: People) -> None:
         assert {info.topic for info in bus.list_topics()} >= {"seen", "hidden"}
 
 
+def test_a_page_asks_nothing_in_vain(guarded: People, caplog: pytest.LogCaptureFixture) -> None:
+    """Pages are rendered again and again: each refusal would be a line of the audit log."""
+    with guarded.bus("owner", "all *") as bus:
+        bus.create_topic("quiet")
+    reader = PageReader(guarded.url, tms_session=guarded.token("quinn", "observe topic:quiet"))
+    caplog.set_level("INFO")
+    for target in (
+        "/console/topics",
+        at("quiet"),
+        at("quiet", "producers"),
+        at("quiet", "erase?key=a"),
+        at("quiet", "delete"),
+        at("quiet", "settings"),
+        "/console/delayed",
+        "/console/transactions",
+        "/console/transactions/prune",
+    ):
+        assert reader.get(target).status == 200, target
+    said = [record.getMessage() for record in caplog.records]
+    assert not [line for line in said if "access_denied" in line or "request_failed" in line]
+
+
 def test_who_manages_some_topics_may_make_them(guarded: People) -> None:
     reader = PageReader(guarded.url, tms_session=guarded.token("mia", "manage topic:mia-*"))
     assert "Create a topic…" in reader.get("/console/topics").links
@@ -438,7 +513,7 @@ def test_each_instance_shows_topics_and_their_owners(three: Instances) -> None:
     reader = PageReader(three.url("c"))
     page = reader.get(at("spread", "truncate") + "?before=latest")
     assert "3 messages will be unreadable" in page.text
-    assert reader.send(page.form(), typed="spread").status == 200
+    assert "3 messages" in sent(reader, page, at("spread", "truncate"), typed="spread").text
     with three.connect("b") as bus:
         parts = bus.describe_topic("spread").partition_infos
     assert [part.start_offset for part in parts[:3]] == [1, 1, 1]
@@ -460,3 +535,49 @@ def test_a_full_store_refuses_and_says_so() -> None:
         reader.get(at("full", "settings"))
         done = reader.send(page.form("/settings"), do="change")
         assert done.status == 200 and "full has now: partitions 2." in done.text
+
+
+def test_groups_and_queues_are_searched_and_sorted(reader: PageReader, bus: Bus) -> None:
+    for topic, count in (("far-behind", 9), ("Near-behind", 2), ("mid-behind", 5)):
+        bus.create_topic(topic)
+        bus.publish_many(topic, [b"x"] * count)
+        bus.set_positions(topic, {0: "offset:0"}, group="g")
+        bus.queue(topic, group="q", start="earliest")
+
+    def listed(page: ReadPage) -> list[str]:
+        return [text for text in page.links if text.endswith("-behind")]
+
+    by_number = ["far-behind", "mid-behind", "Near-behind"]
+    for kind, order, label in (("groups", "lag", "Lag"), ("queues", "waiting", "Waiting")):
+        page = reader.get(f"/console/{kind}?search=BEHIND")
+        assert listed(page) == sorted(by_number)
+        page = reader.get(page.links[label])
+        assert listed(page) == by_number and 'aria-sort="descending"' in page.html
+        assert f"order={order}" in reader.at
+        assert (
+            listed(reader.get(f"/console/{kind}?order={order}&search=behind/&limit=2"))
+            == (by_number[:2])
+        )
+        assert "Nothing that you may see" in reader.get(f"/console/{kind}?search=zzz").text
+
+
+def test_a_list_that_is_still_being_sorted_shows_names_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving(MemoryStore()) as served, tms.connect(served.url) as bus:
+        reader = PageReader(served.url)
+        for nth in range(3):
+            bus.create_topic(f"sort-{nth}")
+            bus.publish_many(f"sort-{nth}", [b"x"] * nth)
+
+        def still_made(*_: object) -> None:
+            raise Overloaded("The list is being put into the order of its numbers. Try again.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(WholeLists, "get", still_made)
+            page = reader.get("/console/topics?search=sort-&order=messages&limit=2")
+            assert page.status == 200 and rows(page) == ["sort-0", "sort-1"]
+            assert "is being sorted" in page.text and "Next page" not in page.links
+        page = reader.get("/console/topics?search=sort-&order=messages")
+        assert rows(page) == ["sort-2", "sort-1", "sort-0"]
+        assert "is being sorted" not in page.text

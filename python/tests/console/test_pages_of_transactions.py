@@ -81,7 +81,8 @@ def test_what_one_holds_up_is_shown(reader: PageReader, bus: Bus, served: Served
     bus.create_topic("held-up", partitions=1)
     id = elsewhere(served, "held-up")
     page = reader.get(ALL)
-    assert "ann" in page.text and "1 partitions, since 20" in page.text
+    assert "ann" in page.text and "1 partitions of held-up , since 20" in page.text
+    assert page.links["held-up"] == "/console/topics/default/held-up"
     page = reader.get(page.links[id])
     assert page.links["held-up"] == "/console/topics/default/held-up"
     refused = reader.send(reader.get(f"{ALL}/{id}/abort").form(), typed=id)

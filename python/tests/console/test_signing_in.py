@@ -339,6 +339,21 @@ def test_a_revoked_session_says_so_where_a_page_is_open(guarded: People) -> None
         tms.connect(guarded.url, token=new.token).admin.access.whoami()
 
 
+@pytest.mark.parametrize(
+    "target", [f"/console/live?page={TOPICS}&parts=topics", "/console/messages/default/any/follow"]
+)
+def test_a_page_that_connects_again_without_a_session_is_told_so(
+    guarded: People, target: str
+) -> None:
+    """Requests that a revoked token ends are cut; the browser then asks again."""
+    reader = signed_in(guarded, "again")
+    for session in ({}, {SESSION: reader.cookies[SESSION][:-1]}):
+        lost = PageReader(guarded.url, **session)
+        page = lost.ask("GET", target, headers={"Accept": "text/event-stream"})
+        assert page.status == 200 and page.headers["content-type"] == "text/event-stream"
+        assert page.html.startswith("event: ended\n") and "not signed in" in page.html
+
+
 def test_without_access_control_there_is_nothing_to_sign_in_to() -> None:
     with console_served() as served:
         for path in ("/console/sign-in", "/console/enter/x"):
@@ -376,6 +391,23 @@ def test_a_person_enters_by_the_link_of_the_command(
     page.wait_for_url("**/console/")
     page.goto(TOPICS)
     expect(page.get_by_role("banner")).to_contain_text("clicker")
+
+
+def test_an_open_page_says_that_its_session_is_over(
+    guarded: People, visiting: Callable[..., Visitor]
+) -> None:
+    guarded.access.add_grant("watcher", "observe", "*")
+    new = guarded.access.create_token("watcher")
+    page = visiting(guarded.url).open(TOPICS)
+    page.get_by_label("Token").fill(new.token)
+    page.get_by_role("button", name="Sign in").click()
+    state = page.locator("#live-state")
+    expect(state).to_have_text("Live")
+    guarded.access.revoke_token(new.id)
+    expect(state).to_contain_text("Not live any more")
+    expect(state).to_contain_text("revoked")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("main")).to_contain_text("You are signed out.")
 
 
 def test_no_page_of_another_site_shows_the_console_in_a_frame(

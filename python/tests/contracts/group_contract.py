@@ -575,6 +575,10 @@ class GroupContract:
 
     def test_positions_of_some_partitions_are_forgotten(self, bus: Bus) -> None:
         bus.set_positions("in", dict.fromkeys(range(4), "offset:0"), group="g")
+        with pytest.raises(Conflict):
+            bus.forget_positions("in", group="g", expected={0: "offset:99"})
+        with pytest.raises(Conflict):
+            bus.forget_positions("in", group="g", partitions=[1], expected={1: ""})
         bus.forget_positions("in", group="g", partitions=[])
         bus.forget_positions("in", group="g", partitions=[1, 3, 9])
         assert set(bus.positions("in", group="g")) == {0, 2}

@@ -11,13 +11,21 @@ from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tms.block import encode
 from tms.engine.engine import Engine
-from tms.errors import TopicNotFound
+from tms.errors import NotFound, TopicNotFound
 from tms.groups.groups import LogGroups
 from tms.log.segments import SegmentChain
 from tms.model import keys
+from tms.model.delayed import DelayedSummary, Due
 from tms.model.group import GroupKind, GroupSummary
 from tms.model.ids import MessageId
-from tms.model.lag import LagPlace, TopicSize
+from tms.model.lag import (
+    GroupOrder,
+    LagPlace,
+    QueueOrder,
+    TopicOrder,
+    TopicSize,
+    in_order,
+)
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.queue import QueueSettings, QueueSummary
@@ -350,3 +358,89 @@ def test_ten_thousand_groups_are_listed_within_a_second_of_cpu() -> None:
         assert len({(one.topic, one.group) for one in both}) == GROUPS
         assert sum(one.lag or 0 for one in both) == 100 * sum(range(1, 101))
     assert min(taken) <= GROUPS_CPU_S, taken
+
+
+def test_names_are_searched_before_numbers_are_read(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[TopicName] = []
+    sizes = engine.topics.own.sizes
+    monkeypatch.setattr(
+        engine.topics.own, "sizes", lambda names: read.extend(names) or sizes(names)
+    )
+    assert [one.topic for one in engine.glance.topics("default", search="-B")] == ["a-b"]
+    assert read == [B]
+    for group in ("x", "Xy", "z"):
+        move(engine, A, group, Position.offset(0))
+        engine.queues.declare(A, group, QueueSettings())
+    for listed in (engine.glance.groups, engine.glance.queues):
+        assert [one.group for one in listed("default", search="A/x")] == ["Xy", "x"]
+        assert listed("default", "a/Xy", search="/X")[0].group == "x"
+        assert listed("default", search="b/x") == []
+
+
+def test_unknown_numbers_come_last_and_equal_ones_by_name() -> None:
+    sizes = [TopicSize(name, 1, count) for name, count in zip("dcba", (1, None, 5, 1), strict=True)]
+    for order in TopicOrder.MESSAGES, TopicOrder.PUBLISHED:
+        ranked = in_order(sizes, order, lambda one: one.topic, None)
+        names = "".join(one.topic for one in ranked)
+        assert names == ("badc" if order is TopicOrder.MESSAGES else "abcd")
+    behind = in_order(sizes, TopicOrder.MESSAGES, lambda one: one.topic, "a")
+    assert [one.topic for one in behind] == ["d", "c"]
+    with pytest.raises(NotFound):
+        in_order(sizes, TopicOrder.MESSAGES, lambda one: one.topic, "gone")
+
+
+def test_an_engine_lists_in_the_order_of_numbers(engine: Engine) -> None:
+    publish(engine, B, 3)
+    publish(engine, A, 2)
+    move(engine, A, "g", Position.offset(2))
+    move(engine, B, "g", Position.offset(1))
+    glance = engine.glance
+    assert [one.topic for one in glance.topics("default", order=TopicOrder.MESSAGES)] == [
+        "a-b",
+        "a",
+    ]
+    assert [one.lag for one in glance.groups("default", order=GroupOrder.LAG)] == [2, 0]
+    assert [one.lag for one in glance.groups("default", "a-b/g", order=GroupOrder.LAG)] == [0]
+    for topic in (A, B):
+        engine.queues.declare(topic, "q", QueueSettings())
+    publish(engine, A, 9)
+    waiting = [one.waiting for one in glance.queues("default", order=QueueOrder.WAITING)]
+    assert waiting == [11, 3]
+
+
+def test_namespaces_are_those_that_have_topics(engine: Engine) -> None:
+    for namespace in ("defaul", "default2", "f"):
+        engine.create_topic(TopicName(namespace, "t"), TopicSettings())
+    expected = ["defaul", "default", "default2", "f", "far"]
+    found = [one for one in engine.glance.namespaces() if one != "system"]
+    assert found == expected
+    assert engine.glance.namespaces("default", 2) == ["default2", "f"]
+    engine.delete_topic(TopicName("f", "t"))
+    assert engine.glance.namespaces("default2", 1) == ["far"]
+
+
+def test_topics_with_delayed_messages_are_listed(engine: Engine, clock: ManualClock) -> None:
+    def defer(name: TopicName, delay_ms: int) -> None:
+        engine.delayed.publish(name, [NewBlock(0, encode([b"x"] * 2))], Due(None, delay_ms))
+
+    assert engine.glance.delayed("default") == []
+    defer(B, 60_000)
+    defer(A, 90_000)
+    defer(A, 30_000)
+    defer(FAR, 1)
+    now_ms = clock.now_ms()
+    a, b = DelayedSummary("a", 4, now_ms + 30_000), DelayedSummary("a-b", 2, now_ms + 60_000)
+    assert engine.glance.delayed("default") == [a, b]
+    assert engine.glance.delayed("default", None, 1) == [a]
+    assert engine.glance.delayed("default", "a") == [b]
+    number = engine.topics.shards.of_delayed(B)
+    others = [one for one in range(engine.topics.shards.count) if one != number]
+    assert engine.glance.delayed("default", shards=[number])[-1] == b
+    assert b not in engine.glance.delayed("default", shards=others)
+    clock.pass_ms(61_000)
+    engine.delayed.move()
+    assert engine.glance.delayed("default") == [DelayedSummary("a", 2, now_ms + 90_000)]
+    engine.delete_topic(A)
+    assert engine.glance.delayed("default") == []

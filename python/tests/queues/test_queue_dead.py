@@ -226,6 +226,28 @@ def test_a_failing_write_moves_a_letter_back_once_or_not(stored: bool) -> None:
     assert (1, 0) in outcomes and len(outcomes) > 1
 
 
+def test_the_position_goes_on_as_letters_are_settled_one_by_one() -> None:
+    world = World()
+    world.publish(*(b"%d" % n for n in range(6)))
+    world.reject(*world.receive())
+    world.queues.tidy()
+    known = letters_of(world)
+    records = []
+    for value in (b"1", b"0", b"3", b"2", b"5", b"4"):
+        assert world.queues.discard(JOBS, "g", letters=[known[value]]) == 1
+        (at,) = world.engine.groups.committed_in(DEAD, redrive_group("g", JOBS)).values()
+        records.append((str(at.position).partition(":")[0], at.metadata))
+    assert records == [
+        ("earliest", "settled:1"),
+        ("after", "settled:1"),
+        ("after", "settled:1,3"),
+        ("after", "settled:3"),
+        ("after", "settled:3,5"),
+        ("after", "settled:5"),
+    ]
+    assert world.info().dead == 0 == world.queues.redrive(JOBS, "g")
+
+
 def test_letters_of_another_queue_in_the_same_topic_are_left_alone() -> None:
     world = World(dead_letter="out")
     world.queues.declare(JOBS, "h", QueueSettings(dead_letter="out"))

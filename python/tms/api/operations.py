@@ -45,6 +45,7 @@ from tms.api.parameters import (
     AfterTopic,
     CommitId,
     DelayQuery,
+    ExpectedPositions,
     FetchQuery,
     GroupName,
     Id,
@@ -320,9 +321,14 @@ class GroupsApi(Protocol):
 
     @delete("{topic}/positions/{group}", Resource.GROUP, Access.MANAGE)
     def forget_positions(
-        self, topic: TopicName, group: GroupName, partitions: StoredPartitions | None = None
+        self,
+        topic: TopicName,
+        group: GroupName,
+        partitions: StoredPartitions | None = None,
+        expected: ExpectedPositions | None = None,
     ) -> None:
-        """Forget the positions of a group in some partitions or in all, so that it begins anew."""
+        """Forget the positions of a group in some partitions or in all, so that it begins anew;
+        none if one of those `expected` is not the present one."""
 
 
 # --- transactions ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tms.model.dead_letters import LETTER_ID, LETTERS_MAX, LetterId
 from tms.model.filter import FILTER, FILTER_BYTES_MAX
 from tms.model.group import EPOCH_MAX, MEMBER_CHARS_MAX, SESSION_S_MAX, SESSION_S_MIN, check_member
 from tms.model.ids import MESSAGE_ID, TIME_MS_MAX
-from tms.model.position import POSITION
+from tms.model.position import POSITION, Position
 from tms.model.quantity import SECONDS_MAX
 from tms.model.queue import (
     CAUSE_CHARS_MAX,
@@ -114,6 +114,27 @@ StoredPartitions = Annotated[
         lambda text: [_stored_partition(one) for one in text.split(",") if text],
         lambda partitions: ",".join(map(str, partitions)),
     ),
+]
+EXPECTED_MAX = 100  # positions in a query; all fit into an address
+
+
+def _expected(text: str) -> dict[int, str]:
+    """The positions that a text expects. Raises `Invalid`, `BadMessageId`."""
+    parts = [part.partition(":") for part in text.split(",") if part]
+    if len(parts) > EXPECTED_MAX:
+        raise Invalid(f"At most {EXPECTED_MAX} positions can be expected.", field="expected")
+    return {_stored_partition(number): at and str(Position.parse(at)) for number, _, at in parts}
+
+
+_EXPECTED = f"{commits.STORED_PARTITION}:(?:{POSITION})?"
+ExpectedPositions = Annotated[
+    Mapping[int, str],
+    Meta(
+        description="PARTITION:POSITION of up to 100 partitions, separated by commas, as they are "
+        "now; no position: none yet."
+    ),
+    spelled(f"(?:{_EXPECTED}(?:,{_EXPECTED})*)?"),
+    Codec(str, _expected, lambda expected: ",".join(f"{p}:{at}" for p, at in expected.items())),
 ]
 HOLDING: Codec[Mapping[int, int]] = Codec(
     Annotated[

@@ -5,13 +5,14 @@ It refuses a group with members at work, because they would go on at their own p
 changes nothing if a position has been moved since it showed its plan.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import click
 import msgspec
 
+from tms.api.parameters import EXPECTED_MAX
 from tms.cli.declaring import ARGUMENT
 from tms.cli.output import Format, Row, columns, table_text, write
 from tms.cli.parameters import (
@@ -125,8 +126,11 @@ def reset(
             where = f"go on {shift:+,} messages" if to is None else f"go on at {to}"
             plan = bus.plan_reset(topic, group=group, to=to, shift=shift, partitions=partitions)
         count = len(set(partitions)) or bus.describe_topic(topic).settings.partitions
+        before: Mapping[int, str] = {}
         try:
-            _require_idle(bus.describe_group(topic, group=group), force)
+            info = bus.describe_group(topic, group=group)
+            _require_idle(info, force)
+            before = {one.partition: one.position or "" for one in info.partitions}
         except GroupNotFound:
             if not plan:
                 raise
@@ -135,7 +139,9 @@ def reset(
             write(table_text(rows))
         what = f"{group} will {where} in {count} partitions of {topic}."
         if session.proceed(what, group, dry_run, yes):
-            _reset(bus, topic, group, partitions, plan, force)
+            if plan:
+                before = {one.partition: one.before for one in plan}
+            _reset(bus, topic, group, partitions, plan, {} if force else before)
     position = None if to is None else str(to)
     done: Row = {"group": group, "topic": topic, "position": position, "reset": not dry_run}
     if session.format is not Format.TABLE:
@@ -148,16 +154,17 @@ def _reset(
     group: str,
     partitions: tuple[int, ...],
     plan: list[PartitionReset],
-    force: bool,
+    expected: Mapping[int, str],
 ) -> None:
     """Do what the plan says; without one, forget the positions. Members at work move positions all
-    the time, so that with `force` nothing is expected of them."""
-    if not plan:
-        bus.forget_positions(topic, group=group, partitions=partitions or None)
+    the time, so that with `--force` none is expected."""
+    if plan:
+        positions = {one.partition: one.to for one in plan}
+        bus.set_positions(topic, positions, group=group, expected=expected)
         return
-    positions = {one.partition: one.to for one in plan}
-    expected = {} if force else {one.partition: one.before for one in plan}
-    bus.set_positions(topic, positions, group=group, expected=expected)
+    some = partitions or None
+    known = expected if len(expected) <= EXPECTED_MAX else None
+    bus.forget_positions(topic, group=group, partitions=some, expected=known)
 
 
 def _plan_row(one: PartitionReset) -> Row:

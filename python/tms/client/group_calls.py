@@ -98,14 +98,20 @@ class GroupCalls(BusCalls):
         )
 
     def forget_positions(
-        self, topic: str, *, group: str, partitions: Iterable[int] | None = None
+        self,
+        topic: str,
+        *,
+        group: str,
+        partitions: Iterable[int] | None = None,
+        expected: Mapping[int, str] | None = None,
     ) -> None:
         """Delete the positions of a group in these partitions of a topic, or in all, so that the
-        group starts there anew. Raises `TopicNotFound`."""
+        group starts there anew; none if one of those `expected` (up to 100), as text, is not the
+        present one. Raises `TopicNotFound`, `Conflict`."""
         name = TopicName.parse(topic)
         some = None if partitions is None else numbers(partitions)
         self._transport.describe_topic(name)
-        self._transport.groups.forget_positions(name, check_group(group), some)
+        self._transport.groups.forget_positions(name, check_group(group), some, expected)
 
 
 def _change(

@@ -17,7 +17,7 @@ from tms.api import routes
 from tms.api.routes import MethodNotAllowed
 from tms.console.forms import FORM_BYTES_MAX, OPEN_BYTES_MAX, FormKey, new_browser_key
 from tms.console.live import LIVE, LiveParts
-from tms.console.pace import Pace
+from tms.console.pace import ViewerPace
 from tms.console.pages.problems import problem_page
 from tms.console.pages.signing_in import to_sign_in
 from tms.console.pages.table import ROUTES
@@ -81,7 +81,7 @@ class Console:
         self._routes: RouteTable[PageRoute] = RouteTable(
             (one.method, one.path, one) for one in ROUTES
         )
-        self._pace = Pace(FOLLOW_S)
+        self._pace = ViewerPace(FOLLOW_S)
         self._live = LiveParts(service, self._page)
 
     def refuse(self, exchange: Exchange, error: TMSError) -> None:

@@ -3,7 +3,7 @@
     page and parts ─▶ one task for all who look at the same ─▶ what has changed ─▶ each browser
 
 * Equal questions of one session share a task; of a service without access control all do.
-* All tasks together take a share of a core (`Pace`): pages that take longer to make, or many
+* All tasks together take a share of a core (`ViewerPace`): pages that take longer to make, or many
   different ones, change more seldom.
 * A part is sent if it has changed. Parts have no forms, which are of one browser.
 * A browser that leaves, a session that ends and a service that drains end the events; the page says
@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from tms.console.pace import Pace
+from tms.console.pace import ViewerPace
 from tms.console.visit import ROOT, Visit, WebPage
 from tms.errors import Invalid, Overloaded, TMSError
 from tms.runtime.events import EventLog
@@ -34,6 +34,11 @@ _Key = tuple[str, str, tuple[str, ...]]  # address, session, names of parts
 _PageOf = Callable[[Visit], Awaitable[WebPage]]
 
 
+def ended(problem: str) -> bytes:
+    """The last event of a page, with the reason."""
+    return b"event: ended\ndata: %b\n\n" % msgspec.json.encode(problem)
+
+
 class _LivePage:
     """A page with parts at which at least one viewer looks."""
 
@@ -47,7 +52,7 @@ class _LivePage:
         self.waiting: set[asyncio.Future[None]] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, pace: Pace) -> None:
+    def start(self, pace: ViewerPace) -> None:
         """Begin to look."""
         self._task = asyncio.create_task(self._look(pace))
 
@@ -58,7 +63,7 @@ class _LivePage:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _look(self, pace: Pace) -> None:
+    async def _look(self, pace: ViewerPace) -> None:
         """Render the parts again and again; ends with the first error."""
         loop = asyncio.get_running_loop()
         with pace.viewer():
@@ -101,7 +106,7 @@ class LiveParts:
         self._service = service
         self._page_of = page_of
         self._watched: dict[_Key, _LivePage] = {}
-        self._pace = Pace(LIVE_S)
+        self._pace = ViewerPace(LIVE_S)
         self.viewers = 0
 
     def events(self, visit: Visit) -> AsyncGenerator[bytes]:
@@ -147,7 +152,7 @@ class LiveParts:
                 sent = watched.parts
                 yield b"event: parts\ndata: %b\n\n" % msgspec.json.encode(changed)
             if watched.problem:
-                yield b"event: ended\ndata: %b\n\n" % msgspec.json.encode(watched.problem)
+                yield ended(watched.problem)
                 return
             woken = asyncio.get_running_loop().create_future()
             watched.waiting.add(woken)

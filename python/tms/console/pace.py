@@ -6,7 +6,7 @@ from contextlib import contextmanager
 SHARE = 0.05
 
 
-class Pace:
+class ViewerPace:
     """The pages of one kind that are looked at. Used by the event loop's thread."""
 
     def __init__(self, least_s: float) -> None:

@@ -13,7 +13,7 @@ from tms.api import routes
 from tms.api.operations import OPERATIONS
 from tms.console.commands import SameAs, same_as
 from tms.console.forms import TOKEN_FIELD, FormKey, fields_of, pairs_of
-from tms.console.pace import Pace
+from tms.console.pace import ViewerPace
 from tms.console.rendering import render, render_block, segment
 from tms.errors import Invalid, TMSError, Unauthenticated
 from tms.model.access import Access
@@ -25,6 +25,7 @@ from tms.server.http.exchange import Exchange
 from tms.server.service import Service
 
 ROOT = routes.CONSOLE
+PAGES_OF_TOPICS = ("/console/messages/", "/console/publish/")  # by their beginnings
 NOTICE_CHARS_MAX = 600
 DONE = "done"
 PROBLEM = "problem"
@@ -98,7 +99,7 @@ class Visit:
         exchange: Exchange,
         key: FormKey,
         url: str,
-        pace: Pace,
+        pace: ViewerPace,
     ) -> None:
         self.exchange = exchange
         self.url = url
@@ -233,6 +234,8 @@ class Visit:
     def is_at(self, path: str) -> bool:
         """True if this page belongs to the section at a path."""
         own = self.exchange.path.decode("ascii").rstrip("/")
+        for pages in PAGES_OF_TOPICS:
+            own = own.replace(pages, "/console/topics/", 1)
         section = path.rstrip("/")
         return own == section or (section != ROOT and own.startswith(f"{section}/"))
 

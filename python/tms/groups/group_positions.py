@@ -218,10 +218,19 @@ class GroupPositions:
         self.undisturbed([change.key for change in changes], move)
 
     def forget(
-        self, group: str, topic: TopicName, partitions: Collection[int] | None = None
+        self,
+        group: str,
+        topic: TopicName,
+        partitions: Collection[int] | None = None,
+        expected: Mapping[int, str] | None = None,
     ) -> None:
         """Delete the positions of a group in these partitions of a topic, or in all: the group
-        starts there from the beginning."""
+        starts there from the beginning. Raises `Conflict` if one of those `expected` is not the
+        present one."""
+        changes = [
+            PositionChange(PositionKey(group, topic, partition), Position.earliest(), text)
+            for partition, text in (expected or {}).items()
+        ]
         keys = [
             PositionKey(group, topic, partition)
             for partition in self.of(group, topic)
@@ -229,10 +238,12 @@ class GroupPositions:
         ]
 
         def forget() -> None:
+            with self._lock:
+                self._journaled.state.check(changes)
             if keys:
                 self._journaled.write([(key, None) for key in keys], Durability.SYNCED)
 
-        self.undisturbed(keys, forget)
+        self.undisturbed([*keys, *(change.key for change in changes)], forget)
 
     def take(self, key: PositionKey) -> tuple[Owner, Position | None]:
         """Take a position: from now on only changes that name the returned owner move it, so

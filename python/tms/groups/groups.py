@@ -302,11 +302,16 @@ class LogGroups:
         return shards
 
     def forget_positions(
-        self, topic: TopicName, group: str, partitions: Collection[int] | None = None
+        self,
+        topic: TopicName,
+        group: str,
+        partitions: Collection[int] | None = None,
+        expected: Mapping[int, str] | None = None,
     ) -> None:
         """Delete the positions of a group in these partitions of a topic, or in all: the group
-        starts there from the beginning."""
-        self._positions_of(topic, group).forget(group, topic, partitions)
+        starts there from the beginning. Deletes none, and raises `Conflict`, if one of those
+        `expected`, as text, is not the present one."""
+        self._positions_of(topic, group).forget(group, topic, partitions, expected)
 
     def forget_topic(self, topic: TopicName, shards: Iterable[int] | None = None) -> None:
         """Delete the positions of all groups in a topic, in some shards or in all. Raises

@@ -18,7 +18,7 @@ Invariants
   `MOVED_BYTES`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tms.block import decode, encode, read_header, unpacked
@@ -316,6 +316,7 @@ class DeadLetters:
         settled = {offset for offset in settled_in(at.metadata) if offset >= start}
         left = list(ids)
         messages: list[MovedMessage] = []
+        places: dict[int, MessageId] = {}  # by offset
         size = 0
         while left and size < MOVED_BYTES:
             place = PartitionPosition(key.partition, Position.at(left[0]))
@@ -327,11 +328,12 @@ class DeadLetters:
                     is_open = offset >= start and offset not in settled
                     if id in wanted and is_open and message is not None:
                         settled.add(offset)
+                        places[offset] = id
                         messages.append(message)
                         size += message.bytes
             left = [id for id in left if id > looked]
         if messages:
-            after = CommittedPosition(at.position, settled_text(settled))
+            after = _advanced(at.position, start, settled, places)
             self._settle(queue, key, before, after, messages if moves else ())
         return len(messages), left
 
@@ -364,6 +366,22 @@ class DeadLetters:
 
 def _nothing() -> None:
     """Do nothing: the commit needs no check when it begins."""
+
+
+def _advanced(
+    position: Position, start: int, settled: Collection[int], places: Mapping[int, MessageId]
+) -> CommittedPosition:
+    """The record of settled letters, with the position as far on as no letter before it is open:
+    behind one of those whose ids are known. `start` is the offset of the position."""
+    last = start - 1
+    offset = start
+    while offset in settled:
+        if offset in places:
+            last = offset
+        offset += 1
+    if last >= start:
+        position = Position.after(places[last])
+    return CommittedPosition(position, settled_text([one for one in settled if one > last]))
 
 
 def _letters_in(queue: OpenQueue, stored: StoredBlock) -> Iterator[_Letter]:

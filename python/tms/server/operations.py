@@ -307,11 +307,15 @@ class _Around:
         )
 
     def forget_positions(
-        self, topic: TopicName, group: str, partitions: list[int] | None = None
+        self,
+        topic: TopicName,
+        group: str,
+        partitions: list[int] | None = None,
+        expected: Mapping[int, str] | None = None,
     ) -> None:
         """Those of a group in a topic that exists."""
         self._engine.settings(topic)
-        self._engine.groups.forget_positions(topic, group, partitions)
+        self._engine.groups.forget_positions(topic, group, partitions, expected)
 
     def cancel(self, name: TopicName, id: DelayedId) -> bool:
         """A delayed message, within the time of a publish."""

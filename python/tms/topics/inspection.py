@@ -2,7 +2,7 @@
 
 from tms.block import EPOCH_BITS, MESSAGE_SEQUENCES
 from tms.log.partition_log import PartitionLog
-from tms.log.records import BlockKey
+from tms.log.records import BlockKey, RememberedBlock
 from tms.log.recovery import header_of
 from tms.log.search import place_of
 from tms.log.segments import SegmentChain
@@ -67,14 +67,19 @@ def inspect_partition(chain: SegmentChain, floor: BlockKey, limit: int) -> Parti
 
 def producers_of(log: PartitionLog, limit: int) -> list[ProducerInfo]:
     """Up to `limit` producers that a partition remembers, the one that published last first."""
-    infos: list[ProducerInfo] = []
-    for id, counts, block in log.newest_producers(limit)[:limit]:
-        kind, epoch, last = ProducerKind.BLOCKS, None, block.producer_sequence
-        if counts:
-            kind, epoch, id = ProducerKind.MESSAGES, id % (1 << EPOCH_BITS), id >> EPOCH_BITS
-            last = (last + block.count - 1) % MESSAGE_SEQUENCES
-        elif id & KEY_BIT:
-            kind = ProducerKind.KEY
-        end = block.base_offset + block.count
-        infos.append(ProducerInfo(id, kind, epoch, last, block.time_ms, end))
-    return infos
+    return [
+        _producer_info(id, counts, block)
+        for id, counts, block in log.newest_producers(limit)[:limit]
+    ]
+
+
+def _producer_info(id: int, counts: bool, block: RememberedBlock) -> ProducerInfo:
+    end_offset = block.base_offset + block.count
+    if not counts:
+        kind = ProducerKind.KEY if id & KEY_BIT else ProducerKind.BLOCKS
+        sequence = block.producer_sequence
+        return ProducerInfo(id, kind, None, sequence, block.time_ms, end_offset)
+    number, epoch = divmod(id, 1 << EPOCH_BITS)
+    sequence = (block.producer_sequence + block.count - 1) % MESSAGE_SEQUENCES
+    kind = ProducerKind.MESSAGES
+    return ProducerInfo(number, kind, epoch, sequence, block.time_ms, end_offset)

@@ -8,6 +8,9 @@ overview        what is wrong now; rates, instances, the last hour
 runbooks        the meaning of faults, and their remedies
 hours           the charts of the last hour, for several pages
 access          principals: tokens, sessions, grants, quotas; "may it, and why"
+queues          queues of a namespace; one queue; its settings, what waits
+dead_letters    the dead letters of a queue: why they died; moving back, mending, discarding
+groups          groups of a namespace; one group; its reset
 topics          topics of a namespace; one topic, its partitions and producers
 messages        messages of a topic: a page of them, those that come, a range as a file
 message         one message; its neighbours, its value as a file, its erasure

@@ -20,7 +20,8 @@ from tms.model.access import Access
 from tms.model.delayed import DelayedId, DelayedMessage
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
 
-SHOWN, SHOWN_MAX = 50, 200
+SHOWN = 50
+SHOWN_MAX = 200
 CHOSEN_MAX = 200  # messages that are cancelled together
 KEY_CHARS = 200
 
@@ -38,12 +39,10 @@ class DelayedRow(NamedTuple):
 async def show_topics(visit: Visit) -> PageAnswer:
     """The topics of a namespace that have delayed messages."""
     namespace = visit.asked("namespace", DEFAULT_NAMESPACE)
-    namespaces, _ = await visit.tried("glance.namespaces")
     listing = await page_of(
         visit, "glance.delayed", namespace, lambda one: TopicName.parse(one.topic).topic
     )
-    values = {"namespace": namespace, "namespaces": namespaces or (), "listing": listing}
-    return WebPage("delayed.html", values)
+    return WebPage("delayed.html", {"namespace": namespace, "listing": listing})
 
 
 async def show_messages(visit: Visit, namespace: str, topic: str) -> PageAnswer:
@@ -125,12 +124,14 @@ def _ids(texts: Sequence[str]) -> list[DelayedId]:
 
 
 def _row(message: DelayedMessage) -> DelayedRow:
-    key, is_text = None, True
+    key = None
+    is_text = True
     if message.key is not None:
         try:
             key = message.key.decode()
         except UnicodeDecodeError:
-            key, is_text = message.key[:KEY_CHARS].hex(" "), False
+            is_text = False
+            key = message.key[:KEY_CHARS].hex(" ")
     headers = sum(len(name.encode()) + len(value or b"") for name, value in message.headers.items())
     size = len(message.key or b"") + len(message.value or b"") + headers
     cut = None if key is None else key[:KEY_CHARS] + ("…" if len(key) > KEY_CHARS else "")

@@ -16,6 +16,7 @@ import msgspec
 
 from tms.api import bodies
 from tms.api.commits import MovesBody
+from tms.api.parameters import EXPECTED_MAX
 from tms.console.pages.hours import charts_of_group
 from tms.console.pages.lists import page_of
 from tms.console.pages.message_ranges import position_in
@@ -30,7 +31,7 @@ from tms.errors import (
     TMSError,
 )
 from tms.model.access import Access
-from tms.model.group import GroupInfo, GroupKind
+from tms.model.group import GroupInfo, GroupKind, GroupSummary
 from tms.model.position import Position, PositionKind
 from tms.model.queue import dead_letter_topic
 from tms.model.reset import PartitionReset, ResetTarget, planned
@@ -40,6 +41,8 @@ from tms.runtime.decoding import from_json
 from tms.server.asking import AskedOperation
 
 CONFLICT = 409
+LAG_GROUPS_SHOWN = 5  # on a topic's page
+LAG_ROWS_SHOWN = 64
 PLACES = ("earliest", "latest", "time", "id", "offset", "shift")
 
 
@@ -54,8 +57,12 @@ class _Move(NamedTuple):
 async def show_groups(visit: Visit) -> PageAnswer:
     """The groups of a namespace with their lag, a page of them."""
     namespace = visit.asked("namespace", DEFAULT_NAMESPACE)
-    listing = await page_of(visit, "glance.groups", namespace, place_of)
-    return WebPage("groups.html", {"namespace": namespace, "listing": listing})
+    listing, (namespaces, _) = await asyncio.gather(
+        page_of(visit, "glance.groups", namespace, place_of),
+        visit.tried("glance.namespaces"),
+    )
+    values = {"namespace": namespace, "namespaces": namespaces or (), "listing": listing}
+    return WebPage("groups.html", values)
 
 
 def place_of(one: Any) -> str:
@@ -90,6 +97,35 @@ async def show_group(visit: Visit, namespace: str, topic: str, group: str) -> Pa
         "at": path_of("groups", namespace, topic, group),
     }
     return WebPage("group.html", values)
+
+
+class LagTable(NamedTuple):
+    """The lag of some groups of a topic in those partitions in which one of them is behind:
+    partition and lags, in the order of the groups. `more`: partitions that are left out."""
+
+    groups: Sequence[str]
+    rows: Sequence[tuple[int, Sequence[int | None]]]
+    more: int
+
+
+async def lag_table(visit: Visit, name: TopicName, groups: Sequence[GroupSummary]) -> LagTable:
+    """The lag by partition of the groups of a topic that are furthest behind."""
+    behind = [one.group for one in groups if one.lag != 0]
+    described = await asyncio.gather(
+        *(
+            visit.tried("groups.describe", topic=name, group=one)
+            for one in behind[:LAG_GROUPS_SHOWN]
+        )
+    )
+    infos = [info for info, _ in described if info is not None]
+    lags: dict[int, list[int | None]] = {}
+    for info in infos:
+        for one in info.partitions:
+            lags.setdefault(one.partition, []).append(one.lag)
+    wide = {p: lag for p, lag in lags.items() if len(lag) == len(infos) and any(lag)}
+    furthest = sorted(wide, key=lambda p: -sum(one or 0 for one in wide[p]))[:LAG_ROWS_SHOWN]
+    rows = [(p, wide[p]) for p in sorted(furthest)]
+    return LagTable([info.group for info in infos], rows, len(wide) - len(rows))
 
 
 # --- reset ---------------------------------------------------------------------------------------
@@ -284,35 +320,56 @@ def _question(
 
 async def ask_to_forget(visit: Visit, namespace: str, topic: str, group: str) -> PageAnswer:
     """The page on which a visitor confirms that the positions of a group are to be forgotten."""
+    return await _forgetting(visit, TopicName.of(namespace, topic), group)
+
+
+async def forget(visit: Visit, namespace: str, topic: str, group: str) -> PageAnswer:
+    """Forget the positions of a group whose name was typed, if they are those that were shown."""
     name = TopicName.of(namespace, topic)
+    visit.require_typed(group)
+    expected = {one.partition: one.before for one in _moves(visit)}
+    try:
+        await visit.put(_forget(visit, name, group, expected))
+    except Conflict as error:
+        return await _forgetting(visit, name, group, error)
+    back = f"{path_of('groups')}?namespace={namespace}"
+    return Redirect(back, Notice(f"The positions of {group} in {name} were forgotten."))
+
+
+async def _forgetting(
+    visit: Visit, name: TopicName, group: str, refusal: TMSError | None = None
+) -> WebPage:
     info, (bounds, _) = await asyncio.gather(
         visit.ask("groups.describe", topic=name, group=group),
         visit.tried("topics.describe_topic", name=name),
     )
-    words = ["group", "reset", str(name), group, *(["--force"] if _members(info) else [])]
     plan: Sequence[PartitionReset] = ()
     if bounds is not None:
         earliest = ResetTarget(Position.earliest())
         plan = planned(earliest, bounds.partition_infos, info.partitions, {})
-    question = visit.question("groups.forget_positions", {"topic": name, "group": group})
+    members = _members(info)
+    shown = [_Move(one.partition, one.position or "", "") for one in info.partitions]
+    shown = [] if members or len(shown) > EXPECTED_MAX else shown
+    expected = {one.partition: one.before for one in shown}
+    words = ["group", "reset", str(name), group, *(["--force"] if members else [])]
     values = {
         "name": name,
         "group": group,
-        "members": _members(info),
+        "members": members,
         "again": None if bounds is None else sum(one.again or 0 for one in plan),
         "partitions": sum(one.position is not None for one in info.partitions),
-        "same": visit.same_as(words, question),
+        "carried": msgspec.json.encode(shown).decode(),
+        "refusal": refusal,
+        "same": visit.same_as(words, _forget(visit, name, group, expected)),
     }
-    return WebPage("group_forget.html", values)
+    return WebPage("group_forget.html", values, 200 if refusal is None else CONFLICT)
 
 
-async def forget(visit: Visit, namespace: str, topic: str, group: str) -> PageAnswer:
-    """Forget the positions of a group whose name was typed."""
-    name = TopicName.of(namespace, topic)
-    visit.require_typed(group)
-    await visit.ask("groups.forget_positions", topic=name, group=group)
-    back = f"{path_of('groups')}?namespace={namespace}"
-    return Redirect(back, Notice(f"The positions of {group} in {name} were forgotten."))
+def _forget(
+    visit: Visit, name: TopicName, group: str, expected: Mapping[int, str]
+) -> AskedOperation:
+    at: dict[str, Any] = {"topic": name, "group": group}
+    return visit.question("groups.forget_positions", at | {"expected": expected or None})
 
 
 # --- parts ---------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ class ListPage(NamedTuple):
     """A page of a list. `next`: the address of the next page, empty on the last one; `first`: that
     of the first page, empty on it; `order`: `name`, or the number by which it is sorted, largest
     first; `search`: the text that all names contain; `is_sorting`: it is sorted by name until the
-    numbers of the whole list are there."""
+    numbers of the whole list are there; `namespaces`: those that the visitor may see."""
 
     items: Sequence[Any]
     next: str
@@ -27,6 +27,7 @@ class ListPage(NamedTuple):
     order: str = BY_NAME
     search: str = ""
     is_sorting: bool = False
+    namespaces: Sequence[str] = ()
 
 
 async def page_of(
@@ -36,19 +37,27 @@ async def page_of(
     namespace. `place`: of an entry, behind which the next page begins."""
     limit = visit.number("limit", SHOWN, 1, SHOWN_MAX)
     after = visit.asked("after") or None
-    search, order = visit.asked("search").strip(), visit.asked("order", BY_NAME)
-    asked = {"namespace": namespace, "after": after, "limit": limit + 1}
-    sought = {"search": search or None, "order": None if order == BY_NAME else order}
+    search = visit.asked("search").strip()
+    order = visit.asked("order", BY_NAME)
+    asked = {"namespace": namespace, "limit": limit + 1, "search": search or None}
     is_sorting = False
     try:
-        found = await visit.ask(operation, **asked, **sought)
+        ranked = None if order == BY_NAME else order
+        found = await visit.ask(operation, **asked, after=after, order=ranked)
     except Overloaded:
         if order == BY_NAME:
             raise
         is_sorting = True
-        found = await visit.ask(operation, **(asked | {"after": None, "search": sought["search"]}))
+        found = await visit.ask(operation, **asked)
+    namespaces, _ = await visit.tried("glance.namespaces")
     items = found[:limit]
     goes_on = len(found) > limit and not is_sorting
-    next_page = visit.address(after=place(items[-1])) if goes_on else ""
-    first_page = visit.address(after=None) if after else ""
-    return ListPage(items, next_page, first_page, order, search, is_sorting)
+    return ListPage(
+        items,
+        visit.address(after=place(items[-1])) if goes_on else "",
+        visit.address(after=None) if after else "",
+        order,
+        search,
+        is_sorting,
+        namespaces or (),
+    )

@@ -46,12 +46,13 @@ _CELLS = ("value", "key")
 
 class _DeadLetter(NamedTuple):
     """The queue whose workers gave a message up, and its origin. `at`: the address of the
-    original's page."""
+    original's page; `mend`: that of the form that mends it."""
 
     topic: TopicName
     group: str
     origin: DeadOrigin
     at: str
+    mend: str
 
 
 async def show_message(
@@ -79,7 +80,7 @@ async def show_message(
         "key_chars": KEY_CHARS,
         "header_chars": HEADER_CHARS,
         "headers_shown": HEADERS_SHOWN,
-        "dead": _dead_letter(row.headers),
+        "dead": _dead_letter(row),
         "isolated": f"&isolation={segment(isolation)}" if isolation else "",
         "around": offsets_text({row.partition: row.offset}),
         "resource": resource,
@@ -199,9 +200,10 @@ async def _beside(source: MessageSource, row: MessageRow, is_before: bool) -> li
     return [*(await make(source, source.within(at))).rows]
 
 
-def _dead_letter(headers: Headers) -> _DeadLetter | None:
+def _dead_letter(row: MessageRow) -> _DeadLetter | None:
     """The reason for which a message is among dead letters; None if it says none that can be
     read."""
+    headers = row.headers
     named = headers.get(DEAD_ORIGIN) or b""
     group = headers.get(DEAD_GROUP)
     text = plain(group) if group is not None else None
@@ -214,7 +216,9 @@ def _dead_letter(headers: Headers) -> _DeadLetter | None:
     except (TMSError, UnicodeDecodeError):
         return None
     at = path_of("messages", topic.namespace, topic.topic, origin.partition, origin.id)
-    return _DeadLetter(topic, text, origin, at)
+    mended = segment(f"{text}/{row.partition}:{row.id}")
+    mend = f"{path_of('publish', topic.namespace, topic.topic)}?mends={mended}"
+    return _DeadLetter(topic, text, origin, at, mend)
 
 
 _MESSAGE = "/console/messages/{namespace}/{topic}/{partition}/{id}"

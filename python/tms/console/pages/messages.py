@@ -9,6 +9,7 @@ import msgspec
 from tms.api import bodies, routes
 from tms.api.bodies import FetchedBody
 from tms.console.cells import AUTO, FORMS
+from tms.console.live import ended
 from tms.console.pages.message_ranges import (
     MERGED_MAX,
     MessagePage,
@@ -239,7 +240,7 @@ async def _followed(source: MessageSource, at: PageOffsets) -> AsyncGenerator[by
                 event = await _event(source, at, fetched)
                 took_s = loop.time() - began_s
             except TMSError as error:
-                yield b"event: ended\ndata: %b\n\n" % msgspec.json.encode(error.message)
+                yield ended(error.message)
                 return
             yield event
             await visit.exchange.sleep(loop.create_future(), visit.pace.pause_s(took_s))

@@ -9,9 +9,21 @@
 """
 
 import re
+from collections.abc import AsyncGenerator
 from urllib.parse import urlsplit
 
-from tms.console.visit import ROOT, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage
+from tms.api import routes
+from tms.console.live import ended
+from tms.console.visit import (
+    ROOT,
+    Notice,
+    PageAnswer,
+    PageRoute,
+    Redirect,
+    Streamed,
+    Visit,
+    WebPage,
+)
 from tms.errors import NotFound, TMSError, Unauthenticated
 
 SIGN_IN = f"{ROOT}/sign-in"
@@ -29,9 +41,12 @@ _OVER = (
 _UNSENT = " The form was not carried out."
 
 
-def to_sign_in(visit: Visit, error: Unauthenticated) -> WebPage:
-    """The page on which a visitor signs in, and then gets to the page that was asked for."""
+def to_sign_in(visit: Visit, error: Unauthenticated) -> PageAnswer:
+    """The page on which a visitor signs in, and then gets to the page that was asked for; to a page
+    that is open and goes on, the event that it does so no more."""
     exchange = visit.exchange
+    if exchange.headers.get(b"accept", b"").decode("latin-1") == routes.EVENTS:
+        return Streamed(_end())
     wanted = exchange.target.decode("ascii")
     problem = ""
     session: str | None = None
@@ -94,6 +109,10 @@ async def sign_out(visit: Visit) -> PageAnswer:
         said = Notice(f"The session goes on at the service: {error.message}", "problem")
         return Redirect(SIGN_IN, said, session="")
     return Redirect(SIGN_IN, Notice("You are signed out."), session="")
+
+
+async def _end() -> AsyncGenerator[bytes]:
+    yield ended(_OVER)
 
 
 def _target_of(address: str) -> str:

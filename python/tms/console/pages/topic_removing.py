@@ -1,18 +1,30 @@
 """Removing what a topic has: messages before a position, those of a key, or all of it.
 
-Each page says with numbers what will be gone before it takes the topic's name.
+* Each page says with numbers what will be gone before it takes the topic's name.
+* A form is about the generation of the topic that it has shown, and a truncation removes exactly
+  what it has shown: a form that is sent twice, or late, removes nothing else.
 """
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from tms.api.erasing import erase_body
 from tms.console.pages.topics import held
-from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
-from tms.errors import Invalid, OffsetOutOfRange, TMSError
+from tms.console.visit import (
+    DONE,
+    PROBLEM,
+    Notice,
+    PageAnswer,
+    PageRoute,
+    Redirect,
+    Visit,
+    WebPage,
+    path_of,
+)
+from tms.errors import Conflict, Invalid, OffsetOutOfRange, TMSError
 from tms.model.access import Access
 from tms.model.ids import MessageId
 from tms.model.position import Position, PositionKind
@@ -20,7 +32,7 @@ from tms.model.topic import PartitionInfo, TopicInfo, TopicName
 
 LOOKED_BYTES = 1 << 20  # of messages with a key that are counted before they are erased
 LOOKED_MAX = 10_000
-KEY_TEXT, KEY_BASE64 = "text", "base64"
+KEY_BASE64 = "base64"  # how a key is given, in place of text
 
 
 def _resource(name: TopicName) -> str:
@@ -47,16 +59,48 @@ async def show_truncation(visit: Visit, namespace: str, topic: str) -> PageAnswe
 
 
 async def truncate(visit: Visit, namespace: str, topic: str) -> PageAnswer:
-    """Truncate a topic whose name was typed."""
-    name = TopicName.of(namespace, topic)
-    visit.require_typed(str(name))
-    info = await visit.ask("topics.describe_topic", name=name)
-    before, partition = position_in(visit.given("before")), _partition(visit.given("partition"))
-    asked = {"name": name, "before": before, "partition": partition}
-    await visit.ask("topics.truncate_topic", **asked)
-    where = f"partition {partition} of {name}" if partition is not None else str(name)
-    text = f"The messages of {where} before {before} are gone."
+    """Truncate a topic whose name was typed, up to the offsets that the form has shown."""
+    info = await _confirmed(visit, TopicName.of(namespace, topic))
+    stops = _stops(visit.fields.get("stop", ()))
+    starts = {one.partition: one.start_offset for one in info.partition_infos}
+    gone = 0
+    for partition, stop in stops.items():
+        before = Position.offset(stop)
+        asked = {"name": info.name, "before": before, "partition": partition}
+        try:
+            await visit.ask("topics.truncate_topic", **asked)
+        except TMSError as error:
+            if not gone:
+                raise
+            text = f"{gone:,} messages of {info.name} are gone, then: {error.message} Repeat it."
+            return Redirect(path_of("topics", *info.name), Notice(text, PROBLEM))
+        gone += max(0, stop - starts.get(partition, 0))
+    text = f"{gone:,} messages of {info.name} are gone."
     return Redirect(path_of("topics", *info.name), Notice(text, DONE))
+
+
+def _stops(texts: Sequence[str]) -> dict[int, int]:
+    """The offsets before which a form removes messages, by partition. Raises `Invalid`."""
+    stops: dict[int, int] = {}
+    for text in texts:
+        partition, _, stop = text.partition(":")
+        if not all(one.isascii() and one.isdigit() and len(one) <= 19 for one in (partition, stop)):
+            raise Invalid(f"stop is PARTITION:OFFSET, got {text!r:.60}.", field="stop")
+        stops[int(partition)] = int(stop)
+    return stops
+
+
+async def _confirmed(visit: Visit, name: TopicName) -> TopicInfo:
+    """The topic whose name was typed, if it is still of the generation that the form has shown.
+    Raises `Invalid`, `Conflict`."""
+    visit.require_typed(str(name))
+    info: TopicInfo = await visit.ask("topics.describe_topic", name=name)
+    if visit.given("generation") != str(info.generation):
+        raise Conflict(
+            f"The topic {name} was deleted and created anew since this form was shown. Nothing was "
+            "changed. Open the form again."
+        )
+    return info
 
 
 async def _truncation_page(
@@ -75,7 +119,8 @@ async def _truncation_page(
     if not before_text:
         return WebPage("topic_truncate.html", values)
     try:
-        before, partition = position_in(before_text), _partition(partition_text)
+        before = position_in(before_text)
+        partition = _partition(partition_text)
         cuts = await _cuts(visit, info, before, partition)
     except (Invalid, OffsetOutOfRange) as error:
         return WebPage("topic_truncate.html", values | {"fault": error}, 422)
@@ -85,7 +130,7 @@ async def _truncation_page(
     values |= {
         "cuts": cuts,
         "total": sum(one.stop - one.start for one in cuts),
-        "moves": before.kind is PositionKind.LATEST,
+        "moves": before.kind in (PositionKind.LATEST, PositionKind.TIME),
         "same": visit.same_as([*command, "--yes"], visit.question("topics.truncate_topic", asked)),
     }
     return WebPage("topic_truncate.html", values)
@@ -182,8 +227,7 @@ async def show_erasure(visit: Visit, namespace: str, topic: str) -> PageAnswer:
 
 async def erase(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     """Erase messages of a topic whose name was typed."""
-    name = TopicName.of(namespace, topic)
-    visit.require_typed(str(name))
+    name = (await _confirmed(visit, TopicName.of(namespace, topic))).name
     given = {one: visit.given(one) for one in ("key", "as", "id", "partition")}
     erased = await visit.put(_question(visit, name, _erasure(given)))
     text = f"{erased.erased:,} messages of {name} were erased for good."
@@ -254,8 +298,7 @@ async def ask_to_delete(visit: Visit, namespace: str, topic: str) -> PageAnswer:
 
 async def delete(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     """Delete a topic whose name was typed."""
-    name = TopicName.of(namespace, topic)
-    visit.require_typed(str(name))
+    name = (await _confirmed(visit, TopicName.of(namespace, topic))).name
     await visit.ask("topics.delete_topic", name=name)
     back = f"{path_of('topics')}?namespace={namespace}"
     return Redirect(back, Notice(f"The topic {name} was deleted.", DONE))

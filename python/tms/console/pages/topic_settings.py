@@ -29,7 +29,8 @@ from tms.model.topic import (
     parse_retention,
 )
 
-FOREVER, UNLIMITED = "forever", "unlimited"
+FOREVER = "forever"
+UNLIMITED = "unlimited"
 NAME = "topic"
 
 
@@ -70,19 +71,22 @@ class Effect(NamedTuple):
 
 def texts_of(settings: TopicSettings) -> dict[str, str]:
     """Settings as the form and the command line have them."""
-    retention_ms, tombstones_ms = settings.retention_ms, settings.tombstone_retention_ms
     limit = settings.retention_bytes
-    retention = FOREVER if retention_ms is None else duration_text(retention_ms)
+    retention = _duration(settings.retention_ms)
     return {
         "partitions": str(settings.partitions),
         "retention": RETENTION_DEFAULT if settings.retention_is_default else retention,
         "retention_bytes": UNLIMITED if limit is None else size_text(limit),
         "durability": settings.durability.value,
         "cleanup": settings.cleanup.value,
-        "tombstone_retention": FOREVER if tombstones_ms is None else duration_text(tombstones_ms),
+        "tombstone_retention": _duration(settings.tombstone_retention_ms),
         "message_bytes_max": size_text(settings.message_bytes_max),
         "partitioner": settings.partitioner.value,
     }
+
+
+def _duration(ms: int | None) -> str:
+    return FOREVER if ms is None else duration_text(ms)
 
 
 _NEW = texts_of(TopicSettings(retention_is_default=True))
@@ -197,7 +201,7 @@ async def change(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     changes, faults = settings_in(differing)
     if faults or visit.given("do") != "change" or not changes:
         return await _settings_page(visit, info, texts, faults)
-    if visit.given("seen") != _seen(now):
+    if visit.given("seen") != _seen(info):
         raise Conflict(
             f"The settings of {name} have changed since this form was shown. Nothing was changed "
             "now. Open the form again."
@@ -239,7 +243,7 @@ async def _settings_page(
         "differing": differing,
         "effects": effects,
         "loses": any(one.loses for one in effects),
-        "seen": _seen(now),
+        "seen": _seen(info),
         "same": same,
         "may_manage": visit.may(Access.MANAGE, _resource(info.name)),
     }
@@ -248,7 +252,8 @@ async def _settings_page(
 
 async def _effects(visit: Visit, info: TopicInfo, changes: Mapping[str, Any]) -> list[Effect]:
     """Everything that a change does beyond the setting itself."""
-    old, effects = info.settings, list[Effect]()
+    old = info.settings
+    effects: list[Effect] = []
     partitions = changes.get("partitions", old.partitions)
     if partitions > old.partitions:
         effects.append(
@@ -288,7 +293,8 @@ async def _effects(visit: Visit, info: TopicInfo, changes: Mapping[str, Any]) ->
 
 async def _expiring(visit: Visit, info: TopicInfo, changes: Mapping[str, Any]) -> list[Effect]:
     """The messages that a shorter retention makes unreadable."""
-    old_ms, new_ms = info.settings.retention_ms, changes.get("retention_ms")
+    old_ms = info.settings.retention_ms
+    new_ms = changes.get("retention_ms")
     if changes.get("retention_is_default"):
         return [Effect("The store's default retention applies: older messages expire.", loses=True)]
     if new_ms is None or (old_ms is not None and new_ms >= old_ms):
@@ -328,7 +334,9 @@ def _status(faults: Mapping[str, str], error: TMSError | None) -> int:
     return routes.status_of(Invalid("")) if faults else routes.OK
 
 
-def _seen(texts: Mapping[str, str]) -> str:
+def _seen(info: TopicInfo) -> str:
+    """The settings that a form has shown, and of which generation of the topic."""
+    texts = {"generation": str(info.generation), **texts_of(info.settings)}
     return " ".join(f"{name}={text}" for name, text in texts.items())
 
 

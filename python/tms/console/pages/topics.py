@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tms.console.pages.groups import lag_table
 from tms.console.pages.hours import charts_of_topic
 from tms.console.pages.lists import page_of
 from tms.console.pages.topic_settings import texts_of
 from tms.console.visit import PageAnswer, PageRoute, Visit, WebPage
-from tms.errors import Conflict
+from tms.errors import TMSError
 from tms.model.access import Access
+from tms.model.cluster import TopicOwners
 from tms.model.topic import DEFAULT_NAMESPACE, PartitionInfo, TopicInfo, TopicName
 from tms.model.transaction import HeldPartition, TransactionInfo
 
@@ -21,13 +23,11 @@ TRANSACTIONS = "transactions"  # the resource
 async def show_topics(visit: Visit) -> PageAnswer:
     """The topics of a namespace with what they hold, a page of them."""
     namespace = visit.asked("namespace", DEFAULT_NAMESPACE)
-    (namespaces, _), listing = await asyncio.gather(
-        visit.tried("glance.namespaces"),
-        page_of(visit, "glance.topics", namespace, lambda one: TopicName.parse(one.topic).topic),
+    listing = await page_of(
+        visit, "glance.topics", namespace, lambda one: TopicName.parse(one.topic).topic
     )
     values = {
         "namespace": namespace,
-        "namespaces": namespaces or (),
         "listing": listing,
         "may_create": visit.may_some(Access.MANAGE, namespace),
     }
@@ -40,12 +40,13 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     name = TopicName.of(namespace, topic)
     info = await visit.ask("topics.describe_topic", name=name)
     resource = f"topic:{namespace}:{topic}"
+    view, _ = await visit.tried("cluster.view")
     (groups, groups_error), (queues, queues_error), *others = await asyncio.gather(
         visit.tried("groups.list_groups", topic=name),
         visit.tried("queues.list_queues", topic=name),
         visit.tried_if(Access.CONSUME, resource, "delayed.page", name=name, limit=0),
         visit.tried("topics.offsets", name=name),
-        visit.tried("cluster.owners", name=name),
+        _owners(visit, name, view is not None and len(view.instances) > 0),
         visit.tried("history.topic", name=name),
     )
     (delayed, _), (ends, ends_error), (owners, owners_error), (history, history_error) = others
@@ -53,15 +54,17 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     open_ones = None
     if any(one.held_back for one in rows):
         open_ones, _ = await visit.tried_if(Access.OPERATE, TRANSACTIONS, "transactions.open")
+    shown = sorted(groups or (), key=lambda one: -(one.lag or 0))[:GROUPS_SHOWN]
     values = {
         "name": name,
         "info": info,
         "held": held(info),
         "rows": rows,
         "ends_error": ends_error,
-        "owners_error": None if isinstance(owners_error, Conflict) else owners_error,
+        "owners_error": owners_error,
         "holders": None if open_ones is None else _holders(open_ones, name),
-        "groups": sorted(groups or (), key=lambda one: -(one.lag or 0))[:GROUPS_SHOWN],
+        "groups": shown,
+        "lags": await lag_table(visit, name, shown),
         "groups_more": max(0, len(groups or ()) - GROUPS_SHOWN),
         "groups_error": groups_error,
         "queues": queues,
@@ -76,6 +79,13 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         "may_publish": visit.may(Access.PUBLISH, resource),
     }
     return WebPage("topic.html", values)
+
+
+async def _owners(
+    visit: Visit, name: TopicName, is_cluster: bool
+) -> tuple[TopicOwners | None, TMSError | None]:
+    """The owners of a topic's partitions, if there are several instances."""
+    return await visit.tried("cluster.owners", name=name) if is_cluster else (None, None)
 
 
 class PartitionRow(NamedTuple):
