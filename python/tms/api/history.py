@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from tms.api.operation import Resource, get
 from tms.api.parameters import GroupName
+from tms.errors import Invalid, Malformed
 from tms.model.access import Access
 from tms.model.history import HISTORY_S, LAG_STEP_S, STEP_S, Backlogs, History
 from tms.model.topic import TopicName
@@ -18,7 +19,7 @@ class HistoryApi(Protocol):
     """Values of the last hour, which the instances of a service keep in memory since their
     start."""
 
-    @get("cluster/history", Resource.SERVICE, Access.OBSERVE)
+    @get("cluster/history", Resource.SERVICE, Access.OBSERVE, errors=(Malformed, Invalid))
     def service(self, last_s: LastS = HISTORY_S) -> History:
         """The last hour of the service: messages, bytes, requests, errors, connections, open
         transactions, lag and disk, over all instances."""

@@ -13,6 +13,7 @@ from tms.engine.engine import Engine
 from tms.errors import TimedOut
 from tms.log.pending import Pending
 from tms.model.message import Buffer, NewBlock
+from tms.model.setting import ConfiguredSetting
 from tms.model.topic import MESSAGE_BYTES_MAX
 from tms.runtime.clock import Clock
 from tms.runtime.tls import ClientTls
@@ -129,7 +130,8 @@ class Service:
         self.histories = Histories(engine, self.metrics, self.watchdog.connections)
         self.inline_sync = InlineSync(clock, engine.immediate)
         self.draining = False
-        self.warnings: list[str] = []  # of how the service was started
+        self.warnings: list[str] = []  # this and the next: of how the service was started
+        self.settings: list[ConfiguredSetting] = []
         network = network or NetworkOptions()
         self.cors = network.cors
         self.access_log = AccessLog() if network.access_log else None
