@@ -119,14 +119,7 @@ class Service:
         self._unpacking = asyncio.Lock()
         self._compressing = asyncio.Semaphore(COMPRESSING_MAX)
         self.checking = asyncio.Lock()  # of requests that are large once they are unpacked
-        self.metrics = Metrics(
-            engine.stats,
-            lambda: not self.reasons(),
-            self.watchdog,
-            (self.publishing, self.fetching),
-            engine.queues.stats,
-            engine.delayed.lateness,
-        )
+        self.metrics = self._metrics()
         self.histories = Histories(engine, self.metrics, self.watchdog.connections)
         self.inline_sync = InlineSync(clock, engine.immediate)
         self.draining = False
@@ -146,6 +139,17 @@ class Service:
         if engine.is_disputed:
             self.ownership = ownership = OwnershipCheck(engine)
             self.routing = Routing(ownership, forwarding, self.metrics)
+
+    def _metrics(self) -> Metrics:
+        engine = self.engine
+        return Metrics(
+            engine.stats,
+            lambda: not self.reasons(),
+            self.watchdog,
+            (self.publishing, self.fetching),
+            engine.queues.stats,
+            engine.delayed.lateness,
+        )
 
     def reasons(self) -> list[str]:
         """Why the service is not ready; empty when it is."""

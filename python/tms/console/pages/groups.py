@@ -57,12 +57,8 @@ class _Move(NamedTuple):
 async def show_groups(visit: Visit) -> PageAnswer:
     """The groups of a namespace with their lag, a page of them."""
     namespace = visit.asked("namespace", DEFAULT_NAMESPACE)
-    listing, (namespaces, _) = await asyncio.gather(
-        page_of(visit, "glance.groups", namespace, place_of),
-        visit.tried("glance.namespaces"),
-    )
-    values = {"namespace": namespace, "namespaces": namespaces or (), "listing": listing}
-    return WebPage("groups.html", values)
+    listing = await page_of(visit, "glance.groups", namespace, place_of)
+    return WebPage("groups.html", {"namespace": namespace, "listing": listing})
 
 
 def place_of(one: Any) -> str:

@@ -5,7 +5,6 @@
   worker gets it again first, nothing happens to it.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -65,12 +64,8 @@ LABELS: Mapping[str, tuple[str, str]] = {
 async def show_queues(visit: Visit) -> PageAnswer:
     """The queues of a namespace with their backlog, a page of them."""
     namespace = visit.asked("namespace", DEFAULT_NAMESPACE)
-    listing, (namespaces, _) = await asyncio.gather(
-        page_of(visit, "glance.queues", namespace, place_of),
-        visit.tried("glance.namespaces"),
-    )
-    values = {"namespace": namespace, "namespaces": namespaces or (), "listing": listing}
-    return WebPage("queues.html", values)
+    listing = await page_of(visit, "glance.queues", namespace, place_of)
+    return WebPage("queues.html", {"namespace": namespace, "listing": listing})
 
 
 async def show_queue(visit: Visit, namespace: str, topic: str, group: str) -> PageAnswer:
