@@ -11,7 +11,7 @@ from functools import partial
 from urllib.parse import urlencode, urlsplit
 
 from bench.report import Goal, Report, Sample, interleaved, measured, percentile, ratio
-from bench.targets import TOPIC, Service, Setup, values
+from bench.targets import TOPIC, Embedded, Service, Setup, values
 from bench.throughput import AT_ONCE, publish
 from tms.client.client import Bus
 
@@ -36,18 +36,23 @@ LISTS = (
 def run(setup: Setup, report: Report) -> None:
     """Both, on one service."""
     topics, queues = (1_000, 100) if setup.quick else (10_000, 1_000)
-    with setup.directory() as path, Service.start(path) as target:
-        _fill(target.bus, topics, queues)
-        report.title(f"Lists of {topics:,} topics, {topics:,} groups, {queues:,} queues")
-        for page in LISTS:
-            report.line("lists", f"{page}, until it is there", _sorted_s(target.url, page), "s")
-            loads = [_load(target.url, page) for _ in range(setup.runs * 4)]
-            taken, size = percentile([one[1] for one in loads], 90), max(one[2] for one in loads)
-            report.line("lists", f"{page}, p90", taken, "ms", Goal(at_most=FIRST_BYTE_MS))
-            kib = size / 1_024
-            report.line("lists", f"{page}, transferred", kib, "KiB", Goal(at_most=PAGE_KIB))
-        report.line("lists", "memory after all pages", target.memory_mib()["VmRSS"], "MiB")
-        _beside(setup, report, target)
+    with setup.directory() as path:
+        with Embedded.open(path / "data") as filled:
+            _fill(filled.bus, topics, queues)
+        with Service.start(path) as target:
+            report.title(f"Lists of {topics:,} topics, {topics:,} groups, {queues:,} queues")
+            for page in LISTS:
+                _list(setup, report, target.url, page)
+            report.line("lists", "memory after all pages", target.memory_mib()["VmRSS"], "MiB")
+            _beside(setup, report, target)
+
+
+def _list(setup: Setup, report: Report, url: str, page: str) -> None:
+    report.line("lists", f"{page}, until it is there", _sorted_s(url, page), "s")
+    loads = [_load(url, page) for _ in range(setup.runs * 4)]
+    taken, size = percentile([one[1] for one in loads], 90), max(one[2] for one in loads)
+    report.line("lists", f"{page}, p90", taken, "ms", Goal(at_most=FIRST_BYTE_MS))
+    report.line("lists", f"{page}, transferred", size / 1_024, "KiB", Goal(at_most=PAGE_KIB))
 
 
 def _fill(bus: Bus, topics: int, queues: int) -> None:

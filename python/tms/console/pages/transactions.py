@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tms.console.pages.topics import TRANSACTIONS
+from tms.console.rendering import counted
 from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
 from tms.errors import Invalid
 from tms.model.access import Access
@@ -15,17 +16,21 @@ from tms.model.topic import parse_retention
 from tms.model.transaction import TransactionInfo
 
 SHOWN = 200
+TOPICS_SHOWN = 3  # of a transaction in the list
 OPEN = "open"
 SERVICE = "service"  # the resource
 PRUNED_AGE = "50h"  # as `tms tx prune`
 
 
 class TransactionRow(NamedTuple):
-    """A transaction in a table. `began_ms`: as its id says."""
+    """A transaction in a table. `began_ms`: as its id says; `messages_since_ms`: of the first
+    message that readers wait for; `topics`: some in which they do, and the number of the others."""
 
     info: TransactionInfo
     began_ms: int
-    messages_since_ms: int | None  # of the first message that readers wait for
+    messages_since_ms: int | None
+    topics: Sequence[str]
+    topics_more: int
 
 
 async def show_transactions(visit: Visit) -> PageAnswer:
@@ -121,7 +126,7 @@ async def prune(visit: Visit) -> PageAnswer:
     if not (text.isascii() and text.isdigit()):
         raise Invalid(f"before_ms is a time in ms since 1970, got {text!r:.40}.", field="before_ms")
     pruned = await visit.ask("transactions.prune", before_ms=int(text[:20]))
-    done = f"{pruned:,} transactions left the invalid list."
+    done = f"Took {counted(pruned, 'transaction')} off the invalid list."
     return Redirect(path_of("transactions"), Notice(done, DONE))
 
 
@@ -139,7 +144,9 @@ def _before_ms(visit: Visit, age: str) -> int:
 def _row(info: TransactionInfo) -> TransactionRow:
     since: Sequence[int] = [one.since_ms for one in info.held]
     began_ms = info.transaction_id // POINTERS_PER_MS
-    return TransactionRow(info, began_ms, min(since, default=None))
+    topics = sorted({one.topic for one in info.held})
+    shown = topics[:TOPICS_SHOWN]
+    return TransactionRow(info, began_ms, min(since, default=None), shown, len(topics) - len(shown))
 
 
 def _id(text: str) -> int:
