@@ -56,7 +56,8 @@ def take(page: Page, picture: Picture) -> bytes:
     """The picture of a page, as PNG."""
     page.emulate_media(color_scheme="dark" if picture.dark else "light")
     page.set_viewport_size({"width": WIDE_PX, "height": 200})
-    page.goto(picture.address)
+    answer = page.goto(picture.address)
+    assert answer is not None and answer.ok, f"{picture.address}: {answer}"
     for link in picture.links:
         with page.expect_navigation():
             page.get_by_role("main").get_by_role("link", name=link).first.click()

@@ -132,10 +132,9 @@ def test_times_are_shown_in_both_zones(visitor: Visitor, bus: Bus) -> None:
     expect(created).to_contain_text("GMT+5:30")
 
 
-@pytest.mark.parametrize("text", ["<b>bold</b>", "../a\u202eb"])
-def test_names_of_topics_that_cannot_be_are_refused(visitor: Visitor, text: str) -> None:
+def test_a_name_that_cannot_be_is_refused(visitor: Visitor) -> None:
     page = visitor.open("/console/topics")
-    page.get_by_label("Namespace").fill(text)
+    page.get_by_label("Namespace").fill("<b>../a\u202eb</b>")
     page.get_by_role("button", name="Show").click()
     expect(page.get_by_role("alert")).to_be_visible()
     assert page.locator("main b").count() == 0

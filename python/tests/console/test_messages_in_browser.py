@@ -111,22 +111,26 @@ def test_a_lost_connection_leaves_no_gap(
     forgive(visitor)
 
 
-def test_nothing_of_a_message_is_executed(bus: Bus, visitor: Visitor) -> None:
-    bus.create_topic("hostile")
+LONG = [pytest.param(form, marks=pytest.mark.long) for form in ("json", "text", "hex")]
+
+
+@pytest.mark.parametrize("form", ["auto", *LONG])
+def test_nothing_of_a_message_is_executed(bus: Bus, visitor: Visitor, form: str) -> None:
+    topic = f"hostile-{form}"
+    bus.create_topic(topic)
     for value in HOSTILE:
-        bus.publish("hostile", value, key=value, headers={"note": value})
-    for form in ("auto", "json", "text", "hex"):
-        page = visitor.open(f"/console/messages/default/hostile?as={form}")
-        assert page.title() == "Messages of hostile · TMS"
-        assert page.locator("tbody tr").count() == len(HOSTILE)
-        for at in range(len(HOSTILE)):
-            page.locator("tbody tr th a").nth(at).click()
-            assert page.title() == f"Message 0/{at} of hostile · TMS"
-            assert page.locator("main script, main a[href*='other.test']").count() == 0
-            page.get_by_role("link", name="Publish this one again").click()
-            assert page.title() == "Publish to hostile · TMS"
-            page.go_back()
-            page.go_back()
+        bus.publish(topic, value, key=value, headers={"note": value})
+    page = visitor.open(f"/console/messages/default/{topic}?as={form}")
+    assert page.title() == f"Messages of {topic} · TMS"
+    assert page.locator("tbody tr").count() == len(HOSTILE)
+    for at in range(len(HOSTILE)):
+        page.locator("tbody tr th a").nth(at).click()
+        assert page.title() == f"Message 0/{at} of {topic} · TMS"
+        assert page.locator("main script, main a[href*='other.test']").count() == 0
+        page.get_by_role("link", name="Publish this one again").click()
+        assert page.title() == f"Publish to {topic} · TMS"
+        page.go_back()
+        page.go_back()
 
 
 def test_a_poisoned_message_is_mended(bus: Bus, visitor: Visitor) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tms.cli.serve import settings as settings_of_cli
 from tms.errors import ConfigError
 from tms.serve.config import Settings
-from tms.serve.config_sources import load
+from tms.serve.config_sources import load, load_told
 
 
 @pytest.fixture
@@ -285,3 +285,45 @@ def test_an_issuer_needs_access_control() -> None:
     [fault] = faults(None, {**JWT, "jwt.jwks": "/keys", "server.access": "auto"})
     assert fault.startswith("jwt.jwks: nobody is asked") and "--access on" in fault
     assert load(None, JWT | {"jwt.jwks": "/keys", "server.host": "::"}).server.is_guarded
+
+
+def told(file: Path | None, flags: Mapping[str, object]) -> dict[str, tuple[str, str]]:
+    """Value and source of each setting as the service shows it."""
+    return {one.key: (one.value, one.source) for one in load_told(file, flags)[1]}
+
+
+def test_each_setting_is_told_with_its_source(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text('data = "f"\n[server]\nport = 1\nlog_level = "error"\n')
+    monkeypatch.setenv("TMS__SERVER__DRAIN_S", "4")
+    settings = told(file, {"server.port": 3})
+    assert settings["data"] == ("f", f"{file}, line 1")
+    assert settings["server.port"] == ("3", "flag --port")
+    assert settings["server.log_level"] == ("error", f"{file}, line 4")
+    assert settings["server.drain_s"] == ("4.0", "environment variable TMS__SERVER__DRAIN_S")
+    assert settings["server.host"] == ("127.0.0.1", "")
+    known = {key for key, _, _, _ in settings_of_cli()} | {"data"}
+    assert set(settings) == known
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "zookeeper://ann:hush@h:1/tms",
+        "zookeeper://ann:hu%73h-hush@h:1/tms",
+        "zookeeper://ann:hush@hush@h:1/tms",
+    ],
+)
+def test_secrets_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    from tms.serve import config_sources
+
+    text = config_sources._text(place)
+    assert "hush" not in text and "ann" not in text
+    assert text.endswith("@h:1/tms")
+    flags = {"store": "hbase://h:1", "cluster": "zookeeper://ann:hush@h:1/tms"}
+    assert told(None, flags)["cluster"][0] == "zookeeper://(hidden)@h:1/tms"
+    kept = tmp_path / "store"
+    kept.write_text("hbase://secret-host:1")
+    monkeypatch.setenv("TMS__STORE_FILE", str(kept))
+    value, source = told(None, {})["store"]
+    assert value == "(hidden)"
+    assert "TMS__STORE_FILE" in source and "secret-host" not in source

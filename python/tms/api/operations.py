@@ -13,6 +13,7 @@ from tms.api import bodies, commits, delayed, erasing, routes
 from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
 from tms.api.cloud_events import CloudEvent, CloudEvents
+from tms.api.configuration import ConfigurationApi
 from tms.api.glance import GlanceApi
 from tms.api.history import HistoryApi
 from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
@@ -458,6 +459,7 @@ APIS: dict[str, type] = {
     "access": AccessApi,
     "backups": BackupsApi,
     "log": LogApi,
+    "configuration": ConfigurationApi,
     "cluster": ClusterApi,
     "partitions": PartitionsApi,
     "peers": PeersApi,

@@ -74,7 +74,8 @@ def events(session: Session, events: list[ClusterEvent], given: Given) -> None:
 def owners(session: Session, owners: TopicOwners, given: Given) -> None:
     """Show the instances that should own the partitions of TOPIC."""
     rows: list[Row] = [
-        {"partition": number, "instance": owner} for number, owner in enumerate(owners.owners)
+        {"partition": number, "instance": owner, "pinned": number in owners.pinned}
+        for number, owner in enumerate(owners.owners)
     ]
     session.show(msgspec.to_builtins(owners), rows)
 

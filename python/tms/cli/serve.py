@@ -14,7 +14,7 @@ import click
 from tms.cli.session import Session, Shared
 from tms.runtime.extras import needed
 from tms.serve.config import Settings
-from tms.serve.config_sources import flag_of, load
+from tms.serve.config_sources import flag_of, load_told
 
 
 class _Serve(Shared):
@@ -55,7 +55,7 @@ def command(session: Session, /, config: Path | None, **given: Any) -> None:
     data = session.data or os.environ.get("TMS_DATA")
     if data is not None:
         flags["data"] = str(data)
-    serve(load(config, flags))
+    serve(*load_told(config, flags))
 
 
 def settings() -> list[tuple[str, str, Any, Any]]:

@@ -455,6 +455,10 @@ class Cluster:
         self._read_pins()
         self.announce()
 
+    def is_pinned(self, place: str) -> bool:
+        """True if an owner was chosen for a place (`UID/NUMBER`)."""
+        return place in self._owners.pins
+
     def _owner(self, place: tuple[int, int], partitions: int) -> InstanceRecord:
         if self._member.state is MembershipState.LOST or self._ended:
             raise Unavailable(

@@ -39,7 +39,9 @@ class ClusterEvent:
 
 @dataclass(frozen=True, slots=True)
 class TopicOwners:
-    """The ids of the instances that own the partitions of a topic, in order, of a view."""
+    """The ids of the instances that own the partitions of a topic, in order, of a view. `pinned`:
+    partitions for which an instance was chosen; the choice counts while that instance is live."""
 
     number: int
     owners: tuple[str, ...]
+    pinned: tuple[int, ...] = ()

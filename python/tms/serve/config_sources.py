@@ -22,10 +22,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tms.errors import ConfigError
+from tms.model.setting import HIDDEN, ConfiguredSetting
 from tms.serve.config import Settings
 
 ENV_PREFIX = "TMS__"
 _SEPARATOR, _FILE = "__", "_FILE"
+_NOT_GIVEN = "not given"
+_IN_URL = re.compile(r"(//).*@")
 _BY_FILE = "file of the environment variable "
 _SECRET_CHARS_MAX = 65_536
 
@@ -35,15 +38,43 @@ def load(file: Path | None, flags: Mapping[str, object]) -> Settings:
 
     Raises `ConfigError` that lists every fault.
     """
+    return load_told(file, flags)[0]
+
+
+def load_told(
+    file: Path | None, flags: Mapping[str, object]
+) -> tuple[Settings, list[ConfiguredSetting]]:
+    """As `load`; with the settings as a service shows them, each with its source. Values that come
+    from files named by variables, and names and passwords in URLs, are hidden."""
     text, values = _read(file)
     sources = _Sources(file, text, values, flags)
     merged = _merged(_merged(values, _nested(sources.environment())), _nested(flags))
     try:
-        return Settings(**merged)
+        settings = Settings(**merged)
     except ValidationError as exc:
         faults = [_fault(error, sources) for error in exc.errors()]
         count = "a fault" if len(faults) == 1 else f"{len(faults)} faults"
         raise ConfigError(f"The configuration has {count}:\n  " + "\n  ".join(faults)) from exc
+    return settings, [*_told(settings, sources)]
+
+
+def _told(
+    section: BaseModel, sources: "_Sources", within: tuple[str, ...] = ()
+) -> Iterator[ConfiguredSetting]:
+    for name, value in section:
+        keys = (*within, name)
+        if isinstance(value, BaseModel):
+            yield from _told(value, sources, keys)
+            continue
+        source = sources.source_of(keys)
+        text = HIDDEN if source.startswith(_BY_FILE) else _text(value)
+        yield ConfiguredSetting(".".join(keys), text, "" if source == _NOT_GIVEN else source)
+
+
+def _text(value: object) -> str:
+    """A value as text, without a name and password in a URL."""
+    text = "" if value is None else str(value)
+    return _IN_URL.sub(rf"\1{HIDDEN}@", text)
 
 
 def flag_of(key: str) -> str:
@@ -105,7 +136,7 @@ class _Sources:
                 return f"{_BY_FILE}{name}, {os.environ[name]}"
         if self._file is not None and _has(self._values, keys):
             return f"{self._file}, line {self._line(keys)}"
-        return "not given"
+        return _NOT_GIVEN
 
     def _line(self, keys: tuple[str, ...]) -> int:
         table: tuple[str, ...] = ()

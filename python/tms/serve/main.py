@@ -9,8 +9,10 @@
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from functools import partial
 
+from tms.model.setting import ConfiguredSetting
 from tms.runtime.events import EventLog
 from tms.runtime.tls import ClientTls
 from tms.serve.config import Settings
@@ -23,8 +25,8 @@ from tms.server.systemd import SystemdNotifier
 _log = EventLog("tms.server")
 
 
-def serve(settings: Settings) -> None:
-    """Serve until a signal comes."""
+def serve(settings: Settings, told: Sequence[ConfiguredSetting] = ()) -> None:
+    """Serve until a signal comes. `told`: the settings as the service shows them."""
     server = settings.server
     logs.configure(server.log_level, server.log_format, server.access_log)
     _check_certificates(settings)
@@ -34,10 +36,10 @@ def serve(settings: Settings) -> None:
         if settings.server.workers > 1:
             from tms.serve.workers import supervise  # which others need not load
 
-            supervise(settings, listeners)
+            supervise(settings, listeners, told)
         else:
             open_ = partial(open_in_time, settings, listeners)
-            run_service(settings, listeners, open_)
+            run_service(settings, listeners, open_, told=told)
     _log.info("stopped")
 
 

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +23,7 @@ from tms.cluster.cluster import Cluster
 from tms.cluster.ownership import Ownership
 from tms.engine.config import EngineConfig
 from tms.engine.engine import Engine
+from tms.model.setting import ConfiguredSetting
 from tms.runtime.clock import Clock, SystemClock
 from tms.runtime.events import EventLog
 from tms.serve.config import Settings
@@ -47,10 +48,12 @@ def run_service(
     listeners: Listeners,
     open_: Callable[[Clock, EngineConfig, int], tuple[Store, Ownership | Cluster | None]],
     welcomes: bool = True,
+    told: Sequence[ConfiguredSetting] = (),
 ) -> None:
     """Serve on these listeners until a signal comes. `open_` takes a clock, a configuration and a
     number of descriptors, and returns the store. With `welcomes` the first administrator's token
-    is printed here; else the process that started this one does it."""
+    is printed here; else the process that started this one does it. `told`: the settings as the
+    service shows them."""
     memory.configure()
     descriptors = raise_descriptor_limit()
     clock = SystemClock()
@@ -71,6 +74,7 @@ def run_service(
         connections = limits.connections(descriptors // 2)
         network = _network(settings)
         service = Service(engine, clock, limits.requests(), connections, network)
+        service.settings.extend(told)
         if settings.server.is_open:
             service.warnings.append(
                 f"Everybody who reaches {settings.server.host} may do everything: the service was "

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 
@@ -27,6 +28,7 @@ from tms.cluster.workers.store import WorkerStore
 from tms.cluster.workers.supervisor import MEMBER, RECORDS, Supervisor, connect
 from tms.engine.config import EngineConfig
 from tms.errors import TMSError
+from tms.model.setting import ConfiguredSetting
 from tms.runtime.clock import Clock, SystemClock
 from tms.runtime.decoding import from_json
 from tms.runtime.version import VERSION
@@ -52,9 +54,12 @@ class WorkerOrder(msgspec.Struct):
     listener: int
     fronts: dict[str, int]  # listeners of front ends, by their names
     settings: str
+    told: list[ConfiguredSetting] = []
 
 
-def supervise(settings: Settings, listeners: Listeners) -> None:
+def supervise(
+    settings: Settings, listeners: Listeners, told: Sequence[ConfiguredSetting] = ()
+) -> None:
     """Serve by worker processes until a signal comes. Raises what keeps the directory from being
     opened."""
     clock, descriptors = SystemClock(), raise_descriptor_limit()
@@ -80,6 +85,7 @@ def supervise(settings: Settings, listeners: Listeners) -> None:
                 listener.fileno(),
                 fronts,
                 settings.model_dump_json(),
+                [*told],
             )
             return _process(order, store.lock)
 
@@ -169,7 +175,7 @@ def work(order: WorkerOrder) -> None:
     http = [socket.socket(fileno=order.listener), own]
     listeners = Listeners(http, fronts, order.number - 1)
     open_ = partial(_open, settings, order, listeners)
-    run_service(settings, listeners, open_, welcomes=False)
+    run_service(settings, listeners, open_, welcomes=False, told=order.told)
 
 
 def _open(

@@ -11,6 +11,7 @@ from tms.model.delayed import DelayedSummary
 from tms.model.group import GroupSummary
 from tms.model.lag import InstanceLoad
 from tms.model.queue import QueueSummary
+from tms.model.setting import ConfiguredSetting
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.server.service import Service
@@ -123,11 +124,15 @@ class Instances:
     def owners(self, name: TopicName) -> TopicOwners:
         """The instances that should own the partitions of a topic."""
         cluster, topic = self._cluster(), self._engine.topics.registry.find(name)
-        owners = [
-            cluster.owner(name, (topic.uid, partition), topic.partitions).id
-            for partition in range(topic.partitions)
+        partitions = range(topic.partitions)
+        owners = [cluster.owner(name, (topic.uid, one), len(partitions)).id for one in partitions]
+        places = (cluster.place_of(name, (topic.uid, one), len(partitions)) for one in partitions)
+        pinned = [
+            one
+            for one, ((uid, number), _) in enumerate(places)
+            if cluster.is_pinned(f"{uid}/{number}")
         ]
-        return TopicOwners(cluster.view.number, tuple(owners))
+        return TopicOwners(cluster.view.number, tuple(owners), tuple(pinned))
 
     def drain(self, id: str) -> None:
         """Let this instance own nothing, as long as there are others."""
@@ -163,6 +168,17 @@ class Instances:
         return cluster
 
 
+class Configuration:
+    """The configuration of a service; see `ConfigurationApi`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def settings(self) -> list[ConfiguredSetting]:
+        """The settings with which it was started."""
+        return self._service.settings
+
+
 def own_load(service: Service) -> InstanceLoad:
     """The load of a service: totals since its start, and its present state."""
     [load], cluster = service.engine.glance.instances(), service.engine.cluster
@@ -184,5 +200,6 @@ def works_of(service: Service) -> dict[str, Any]:
         "peers": Peers(service),
         "cluster": Instances(service.engine),
         "log": service.log_levels,
+        "configuration": Configuration(service),
         "history": service.histories,
     }

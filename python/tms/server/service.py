@@ -13,6 +13,7 @@ from tms.engine.engine import Engine
 from tms.errors import TimedOut
 from tms.log.pending import Pending
 from tms.model.message import Buffer, NewBlock
+from tms.model.setting import ConfiguredSetting
 from tms.model.topic import MESSAGE_BYTES_MAX
 from tms.runtime.clock import Clock
 from tms.runtime.tls import ClientTls
@@ -118,18 +119,12 @@ class Service:
         self._unpacking = asyncio.Lock()
         self._compressing = asyncio.Semaphore(COMPRESSING_MAX)
         self.checking = asyncio.Lock()  # of requests that are large once they are unpacked
-        self.metrics = Metrics(
-            engine.stats,
-            lambda: not self.reasons(),
-            self.watchdog,
-            (self.publishing, self.fetching),
-            engine.queues.stats,
-            engine.delayed.lateness,
-        )
+        self.metrics = self._metrics()
         self.histories = Histories(engine, self.metrics, self.watchdog.connections)
         self.inline_sync = InlineSync(clock, engine.immediate)
         self.draining = False
-        self.warnings: list[str] = []  # of how the service was started
+        self.warnings: list[str] = []  # this and the next: of how the service was started
+        self.settings: list[ConfiguredSetting] = []
         network = network or NetworkOptions()
         self.cors = network.cors
         self.access_log = AccessLog() if network.access_log else None
@@ -144,6 +139,17 @@ class Service:
         if engine.is_disputed:
             self.ownership = ownership = OwnershipCheck(engine)
             self.routing = Routing(ownership, forwarding, self.metrics)
+
+    def _metrics(self) -> Metrics:
+        engine = self.engine
+        return Metrics(
+            engine.stats,
+            lambda: not self.reasons(),
+            self.watchdog,
+            (self.publishing, self.fetching),
+            engine.queues.stats,
+            engine.delayed.lateness,
+        )
 
     def reasons(self) -> list[str]:
         """Why the service is not ready; empty when it is."""

@@ -29,6 +29,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
+from tms.api.configuration import ConfigurationApi
 from tms.api.glance import GlanceApi
 from tms.api.history import HistoryApi
 from tms.api.instances import ClusterApi
@@ -199,6 +200,7 @@ class HttpTransport(TopicsApi):
     access = PortOf(AccessApi)
     backups = PortOf(BackupsApi)
     log = PortOf(LogApi)
+    configuration = PortOf(ConfigurationApi)
     cluster = PortOf(ClusterApi)
 
     def __init__(

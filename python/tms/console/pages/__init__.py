@@ -14,11 +14,10 @@ message         one message; its neighbours, its value as a file, its erasure
 message_ranges  which messages a page shows, and where the next one begins
 publishing      publish a message, or one again that was edited
 publish_forms   the fields of that form, and the message in them
-queues          queues of a namespace; one queue; its settings, what waits
-dead_letters    the dead letters of a queue: why they died; moving back, mending, discarding
-groups          groups of a namespace; one group; its reset
 topic_settings  creating a topic, changing its settings
 topic_removing  truncating and deleting a topic, erasing messages
 delayed         topics with delayed messages; those of one topic; cancelling
 transactions    transactions in progress; ending one; the invalid list
+instances       the instances: work, events, owners of partitions, moves, drains
+service         the service: versions, configuration, log levels, backups
 """
