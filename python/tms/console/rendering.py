@@ -101,7 +101,8 @@ def environment() -> "Environment":
     made.filters |= {"number": number, "size": size, "time": time, "visible": visible}
     made.filters |= {"counted": counted, "segment": segment, "duration": duration, "cell": shown}
     made.globals |= {"version": VERSION, "file": file_address}
-    made.globals["ui"] = made.get_template("ui.html").module
+    for name in ("ui", "hour"):
+        made.globals[name] = made.get_template(f"{name}.html").module
     return made
 
 
