@@ -42,6 +42,11 @@ def number(value: int | float | None) -> str:
     return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else f"{value:,.3g}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 message`, `2 messages`."""
+    return f"{number(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def size(value: int | None) -> str:
     """Bytes in the unit that suits them; `?` if they are unknown."""
     if value is None:
@@ -94,7 +99,7 @@ def environment() -> "Environment":
         auto_reload=False,
     )
     made.filters |= {"number": number, "size": size, "time": time, "visible": visible}
-    made.filters |= {"segment": segment, "duration": duration, "cell": shown}
+    made.filters |= {"counted": counted, "segment": segment, "duration": duration, "cell": shown}
     made.globals |= {"version": VERSION, "file": file_address}
     for name in ("ui", "hour"):
         made.globals[name] = made.get_template(f"{name}.html").module
