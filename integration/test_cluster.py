@@ -238,7 +238,7 @@ def test_waiting_for_a_child_has_a_deadline(tmp_path: Path) -> None:
 
 
 def test_only_what_a_child_printed_in_this_life_counts(tmp_path: Path) -> None:
-    child = _child(tmp_path, "print('ready'); import signal; signal.pause()")
+    child = _child(tmp_path, "print('ready\\n', end=''); import signal; signal.pause()")
     child.start()
     child.wait_for_line("ready", 60)
     child.kill()

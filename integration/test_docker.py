@@ -412,7 +412,7 @@ def test_whoever_reaches_a_service_in_a_container_has_to_show_a_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     served: list[Settings] = []
-    monkeypatch.setattr("tms.serve.main.serve", served.append)
+    monkeypatch.setattr("tms.serve.main.serve", lambda settings, _: served.append(settings))
     assert [run(command) for command in _serving()] == [0] * (1 + len(INSTANCES))
     assert all(settings.server.is_guarded for settings in served)
 
