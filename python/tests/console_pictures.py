@@ -4,8 +4,10 @@ Each is taken from a real service with the small shop of `console_world`, in Chr
 with few colours, because most of a page is paper and text.
 """
 
+import asyncio
 import io
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,13 +18,15 @@ from playwright.sync_api import Browser, Page
 from tests.access_kit import People
 from tests.cluster_kit import instances
 from tests.console_kit import WIDE_PX, Visitor, chromium, console_served
-from tests.console_world import Shop
+from tests.console_world import PAYMENTS, Shop
+from tms.client.client import Bus
 from tms.server.service import AccessLimits
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 HEIGHT_PX_MAX = 860
 COLOURS = 48
 BYTES_MAX = 60 << 10
+TRADED_S = 75
 
 
 class Picture(NamedTuple):
@@ -36,6 +40,7 @@ class Picture(NamedTuple):
 
 _ORDERS, _QUEUE = "shop/orders", "/console/queues/shop/orders/packers"
 PICTURES = (
+    Picture("overview", "/console/"),
     Picture("topics", "/console/topics?namespace=shop"),
     Picture("topic", f"/console/topics/{_ORDERS}"),
     Picture("messages", f"/console/messages/{_ORDERS}?limit=20", dark=True),
@@ -89,8 +94,20 @@ def pictures() -> Iterator[tuple[Picture, bytes]]:
             visitor.close()
 
 
+def _trade(bus: Bus) -> None:
+    """Publish for as long as the service needs to have looked at its groups, more and less each
+    second, so that the last hour has something to show."""
+    for second in range(TRADED_S):
+        bus.publish_many(PAYMENTS, [b'{"cents": 1999}'] * (40 + 30 * (second // 10 % 3)))
+        time.sleep(1)
+
+
 def _of_one(browser: Browser) -> Iterator[bytes]:
     with console_served(AccessLimits()) as served:
+        sampler = served.service.histories.sampler
+        sampling = asyncio.run_coroutine_threadsafe(
+            sampler.run(served.service.in_thread), served.loop
+        )
         people = People(served)
         for principal, grant in (("billing", "consume topic:shop:orders"), ("eve", "observe *")):
             people.token(principal, grant)
@@ -98,6 +115,7 @@ def _of_one(browser: Browser) -> Iterator[bytes]:
             shop = Shop(bus)
             shop.fill()
             shop.hold(served.service.engine)
+            _trade(bus)
         visitor = Visitor(browser, served.url)
         page = visitor.open("/console/topics")
         page.get_by_label("Token").fill(people.token("ann"))
@@ -105,6 +123,7 @@ def _of_one(browser: Browser) -> Iterator[bytes]:
             page.get_by_role("button", name="Sign in").click()
         for picture in PICTURES[:-1]:
             yield take(page, picture)
+        sampling.cancel()
         visitor.close()
 
 
