@@ -37,13 +37,14 @@ FIRST_BYTE_MS, PAGE_KIB = 150.0, 100.0
 MESSAGES = 10
 VIEWERS, CROWD_S, PAUSE_S = 200, 20.0, 0.02
 READ = "read"
-OVERVIEW = "/console/topics"
+OVERVIEW = "/console/"
 ROOT = Path(__file__).resolve().parents[2]
 REST_S, SETTLING_S = 20.0, 5.0
 WHEEL_KIB, REST_MIB, START_MS = 300.0, 3.0, 20.0
 WITHOUT = {"TMS__CONSOLE__PAGES": "off"}
 _LIVE_PART = re.compile(r'id="([^"]+)" data-live')
 PAGES = (
+    "",
     "topics",
     "topics?order=messages",
     "topics?search=99",

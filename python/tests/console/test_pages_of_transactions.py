@@ -90,7 +90,7 @@ def test_what_one_holds_up_is_shown(reader: PageReader, bus: Bus, served: Served
     reader.get(f"{ALL}/{id}/invalidate")
     done = reader.send(reader.get(f"{ALL}/{id}/invalidate").form(), typed=id)
     assert f"The transaction {id} is invalid." in done.text
-    assert "No reader waits for it." in done.text
+    assert "No partition is known in which readers wait for it." in done.text
 
 
 @pytest.mark.parametrize(("how", "ended"), [("abort", "aborted"), ("invalidate", "invalid")])
