@@ -2,7 +2,8 @@
 
     page and parts ─▶ one task for all who look at the same ─▶ what has changed ─▶ each browser
 
-* Equal questions of one session share a task; of a service without access control all do.
+* Equal questions of one session share a task, or of one principal with a certificate; of a service
+  without access control all do. Nobody gets parts that were made for another principal.
 * All tasks together take a share of a core (`ViewerPace`): pages that take longer to make, or many
   different ones, change more seldom.
 * A part is sent if it has changed. Parts have no forms, which are of one browser.
@@ -30,7 +31,7 @@ VIEWERS_MAX = 1_000
 PARTS_MAX = 20
 QUIET_S = 15.0  # after which a line tells that the connection is alive
 _Parts = Mapping[str, str]
-_Key = tuple[str, str, tuple[str, ...]]  # address, session, names of parts
+_Key = tuple[str, str, str, tuple[str, ...]]  # address, principal, session, names of parts
 _PageOf = Callable[[Visit], Awaitable[WebPage]]
 
 
@@ -118,12 +119,12 @@ class LiveParts:
             raise Invalid("`page` is the address of a page, `parts` are the names of its parts.")
         if self.viewers >= VIEWERS_MAX:
             raise Overloaded(f"{VIEWERS_MAX} pages are looked at already; load this one again.")
-        return self._events(visit, (target, visit.key.session, names))
+        return self._events(visit, (target, visit.principal, visit.key.session, names))
 
     async def _events(self, visit: Visit, key: _Key) -> AsyncGenerator[bytes]:
         watched = self._watched.get(key)
         if watched is None or watched.problem:
-            watched = _LivePage(visit.at(key[0]), key[2], self._page_of)
+            watched = _LivePage(visit.at(key[0]), key[-1], self._page_of)
             watched.start(self._pace)
             self._watched[key] = watched
         self.viewers += 1
