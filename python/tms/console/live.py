@@ -115,7 +115,8 @@ class LiveParts:
         with the reason. Raises `Invalid`, `Overloaded`."""
         target = visit.asked("page")
         names = tuple(visit.asked("parts").split(","))
-        if not (target.startswith(f"{ROOT}/") and all(names) and len(names) <= PARTS_MAX):
+        is_page = target.startswith(f"{ROOT}/") and target.isascii()
+        if not (is_page and all(names) and len(names) <= PARTS_MAX):
             raise Invalid("`page` is the address of a page, `parts` are the names of its parts.")
         if self.viewers >= VIEWERS_MAX:
             raise Overloaded(f"{VIEWERS_MAX} pages are looked at already; load this one again.")

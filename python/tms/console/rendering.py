@@ -7,6 +7,7 @@
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -94,7 +95,7 @@ def environment() -> "Environment":
         auto_reload=False,
     )
     made.filters |= {"number": number, "size": size, "time": time, "visible": visible}
-    made.filters |= {"segment": segment, "duration": duration, "cell": shown}
+    made.filters |= {"segment": segment, "duration": duration, "cell": shown, "quoted": shlex.quote}
     made.globals |= {"version": VERSION, "file": file_address}
     made.globals["ui"] = made.get_template("ui.html").module
     return made
