@@ -9,7 +9,6 @@ import random
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
-
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -91,11 +90,43 @@ ODD = (
     "topic:own:a",
     *FRAGMENTS,
 )
-FIELDS = (
-    "after again all as before cause cell everywhere follow go group id instance isolation key level "
-    "limit logger mends namespace older_than order partition partitions pattern period resource "
-    "search start to topic until value verb where"
-).split()
+FIELDS = [
+    "after",
+    "again",
+    "all",
+    "as",
+    "before",
+    "cause",
+    "cell",
+    "everywhere",
+    "follow",
+    "go",
+    "group",
+    "id",
+    "instance",
+    "isolation",
+    "key",
+    "level",
+    "limit",
+    "logger",
+    "mends",
+    "namespace",
+    "older_than",
+    "order",
+    "partition",
+    "partitions",
+    "pattern",
+    "period",
+    "resource",
+    "search",
+    "start",
+    "to",
+    "topic",
+    "until",
+    "value",
+    "verb",
+    "where",
+]
 ENDLESS = ("/follow",)  # ends of paths that answer events
 
 
@@ -141,7 +172,7 @@ class _World:
         topic = f"{namespace}:{self.draw.choice('ab')}.{'x' * 120}"
         bus.create_topic(topic, partitions=3)
         bus.create_topic(f"{namespace}:empty")
-        for number in range(12):
+        for _ in range(12):
             value = self.draw.choice([None, b"", *BYTES, self.name(extra).encode()])
             bus.publish(
                 topic,
