@@ -391,6 +391,9 @@ class SimPeer:
     def own_history(self, *given: Any) -> Any:
         raise NotImplementedError
 
+    def own_backlogs(self) -> Any:
+        raise NotImplementedError
+
     def own_topic_history(self, *given: Any) -> Any:
         raise NotImplementedError
 

@@ -62,6 +62,7 @@ def test_every_list_says_so_where_it_is_declared() -> None:
         "glance.topics": Resource.TOPIC,
         "glance.groups": Resource.GROUP,
         "glance.queues": Resource.QUEUE,
+        "glance.delayed": Resource.TOPIC,
     }
 
 

@@ -112,16 +112,16 @@ def test_some_are_cancelled_after_they_are_shown(reader: PageReader, bus: Bus) -
     all_ids = defer(bus, "some", 5)
     chosen = all_ids[1:4]
     page = cancel(reader, "some", chosen)
-    assert "3 of the 3 chosen messages still wait" in page.text
+    assert "Of 3 chosen messages 3 still wait" in page.text
     assert bus.describe_delayed("some").waiting == 5, "only shown"
     bus.cancel_delayed("some", tms.DelayedId.parse(chosen[0]))
-    assert "2 of the 3 chosen messages still wait" in cancel(reader, "some", chosen).text
+    assert "Of 3 chosen messages 2 still wait" in cancel(reader, "some", chosen).text
     done = confirm(reader, "some", page, chosen)
     # The first was cancelled twice, which is answered like the first time.
-    assert "messages of some were cancelled." in done.text
+    assert "Cancelled 3 messages of some." in done.text
     assert ids(done) == [all_ids[0], all_ids[4]]
     late = confirm(reader, "some", page, ["1-1", all_ids[0]])
-    assert "1 messages of some were cancelled. 1 were delivered or cancelled before." in late.text
+    assert "Cancelled 1 message of some. Delivered or cancelled before: 1." in late.text
 
 
 def test_a_shell_cancels_too(reader: PageReader, bus: Bus, served: Served) -> None:
@@ -168,7 +168,7 @@ def test_an_observer_sees_counts_a_consumer_sees_messages_and_a_publisher_cancel
     refused = confirm(carl, "rights", asked, chosen)
     assert refused.status == 403 and "carl may not publish topic:default:rights" in refused.text
     guarded.access.add_grant("carl", "publish", "topic:rights")
-    assert "1 messages of rights were cancelled." in confirm(carl, "rights", asked, chosen).text
+    assert "Cancelled 1 message of rights." in confirm(carl, "rights", asked, chosen).text
 
 
 def test_each_instance_shows_and_cancels(three: Instances) -> None:
@@ -183,7 +183,10 @@ def test_each_instance_shows_and_cancels(three: Instances) -> None:
         for topic, expected in chosen.items():
             assert ids(reader.get(at(topic))) == expected[nth:]
             asked = cancel(reader, topic, expected[nth : nth + 1])
-            assert "1 messages" in confirm(reader, topic, asked, expected[nth : nth + 1]).text
+            assert (
+                "Cancelled 1 message of"
+                in confirm(reader, topic, asked, expected[nth : nth + 1]).text
+            )
 
 
 def test_a_full_store_says_what_is_not_done() -> None:
@@ -196,4 +199,4 @@ def test_a_full_store_says_what_is_not_done() -> None:
         refused = confirm(reader, "full", page, chosen)
         assert refused.status == 507, refused.text
         store.heal()
-        assert "2 messages of full were cancelled." in confirm(reader, "full", page, chosen).text
+        assert "Cancelled 2 messages of full." in confirm(reader, "full", page, chosen).text

@@ -93,6 +93,31 @@ def test_lag_of_a_group(sampled: Sampled) -> None:
     assert sampled.now("lag") == 4
 
 
+def test_the_groups_and_queues_that_need_attention(sampled: Sampled) -> None:
+    path = "/v2/cluster/backlogs"
+    with sampled.served.connect() as client, tms.connect(sampled.served.url) as bus:
+        assert client.request("GET", path).json == {"seen_ms": 0, "groups": [], "queues": []}
+        for number in range(3):
+            name = f"n{number}:worked"
+            bus.create_topic(name)
+            bus.publish_many(name, [b"x"] * number)
+            bus.set_positions(name, {0: "earliest"}, group="g")
+            queue = bus.queue(name, group="q")
+            for message in queue.receive(1):
+                queue.reject(message, "broken")
+        sampled.step()
+        found = client.request("GET", path).json
+        assert found["seen_ms"] == sampled.clock.now_ms()
+        assert [(one["topic"], one["lag"]) for one in found["groups"]] == [
+            ("n2:worked", 2),
+            ("n1:worked", 1),
+        ]
+        assert {one["topic"]: one["dead"] for one in found["queues"]} == {
+            "n1:worked": 1,
+            "n2:worked": 1,
+        }
+
+
 def test_a_topic_that_is_made_anew_has_no_past(sampled: Sampled) -> None:
     with tms.connect(sampled.served.url) as bus:
         for _ in range(2):

@@ -126,6 +126,18 @@ def test_an_error_is_raised_once_and_the_next_request_tries_again(world: ListWor
     assert world.get() == [2]
 
 
+def test_an_error_that_waits_holds_nothing_of_the_list(world: ListWorld) -> None:
+    def breaks() -> list[int]:
+        some = [1] * 1_000
+        raise Unavailable(f"An instance does not answer after {len(some)} entries.")
+
+    world.get()
+    world.clock.pass_ms(round(FRESH_S * 1_000) + 1)
+    assert world.lists.get(KEY, breaks) == [1]
+    [error] = world.lists._errors.values()
+    assert error.__traceback__ is None
+
+
 def test_few_lists_are_kept_and_no_old_ones(world: ListWorld) -> None:
     for nth in range(LISTS_MAX + 2):
         world.get(("topics", f"n{nth}"))

@@ -15,7 +15,7 @@ from tms.model.access import Access
 from tms.model.cluster import ClusterEvent, ClusterView, TopicOwners
 from tms.model.delayed import DelayedSummary
 from tms.model.group import GroupSummary
-from tms.model.history import History
+from tms.model.history import Backlogs, History
 from tms.model.ids import MessageId
 from tms.model.lag import InstanceLoad, Lag, LagPlace, TopicSize
 from tms.model.log_level import LogLevel
@@ -362,6 +362,10 @@ class PeersApi(Protocol):
     @get("cluster/own-history", Resource.INSTANCE, Access.OBSERVE)
     def own_history(self, last_s: int) -> History:
         """The last seconds of this instance."""
+
+    @get("cluster/own-backlogs", Resource.INSTANCE, Access.OBSERVE)
+    def own_backlogs(self) -> Backlogs:
+        """The groups and queues of this instance that need attention."""
 
     @get("{name}/owned/history", Resource.INSTANCE, Access.OBSERVE)
     def own_topic_history(self, name: TopicName, last_s: int) -> History:

@@ -4,6 +4,7 @@ settings    the section of the settings, and the front end, which loads the rest
 console     answers requests below `/console`: sessions, pages, files, errors
 visit       one request for a page: its query or form, its questions to operations, its rights
 forms       forms: their fields, and their tokens against forgery
+attention   what is wrong, in the answers of operations
 charts      series of values to SVG, with a text that says the same
 cells       keys, values and headers of messages as text
 rendering   templates to HTML, and how numbers, times and bytes are written

@@ -43,6 +43,11 @@ def number(value: int | float | None) -> str:
     return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else f"{value:,.3g}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 message`, `2 messages`."""
+    return f"{number(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def size(value: int | None) -> str:
     """Bytes in the unit that suits them; `?` if they are unknown."""
     if value is None:
@@ -95,9 +100,11 @@ def environment() -> "Environment":
         auto_reload=False,
     )
     made.filters |= {"number": number, "size": size, "time": time, "visible": visible}
-    made.filters |= {"segment": segment, "duration": duration, "cell": shown, "quoted": shlex.quote}
+    made.filters |= {"counted": counted, "segment": segment, "duration": duration, "cell": shown}
+    made.filters["quoted"] = shlex.quote
     made.globals |= {"version": VERSION, "file": file_address}
-    made.globals["ui"] = made.get_template("ui.html").module
+    for name in ("ui", "hour"):
+        made.globals[name] = made.get_template(f"{name}.html").module
     return made
 
 

@@ -1,8 +1,12 @@
 """The history of a service: values of its counters in equal steps of time."""
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from tms.model.group import GroupSummary
+from tms.model.queue import QueueSummary
 
 STEP_S = 10
 STEPS = 360  # that are remembered
@@ -16,6 +20,7 @@ LAG = "lag"
 DISK_USED = "disk_used_bytes"
 DISK = "disk_bytes"
 GAUGES = ("connections", "transactions_open", LAG, DISK_USED, DISK)
+WORST_MAX = 20
 _SHARED = (DISK_USED, DISK)  # instances of one machine have one disk
 Values = Sequence[float | None]
 
@@ -50,6 +55,48 @@ class History:
     def silent(self) -> list[str]:
         """The instances that did not answer."""
         return [one.instance for one in self.sources if not one.answers]
+
+
+@dataclass(frozen=True, slots=True)
+class Backlogs:
+    """Groups and queues of all namespaces that need attention: those with the most lag and the
+    oldest messages, those with dead letters or old unsettled messages. They were seen at `seen_ms`
+    since 1970, 0: not yet."""
+
+    seen_ms: int = 0
+    groups: list[GroupSummary] = field(default_factory=list)
+    queues: list[QueueSummary] = field(default_factory=list)
+
+
+def together(backlogs: Iterable[Backlogs]) -> Backlogs:
+    """The worst of several instances, as of the oldest look."""
+    some = [*backlogs]
+    groups = {(one.topic, one.group): one for part in some for one in part.groups}
+    queues = {(one.topic, one.group): one for part in some for one in part.queues}
+    return Backlogs(
+        min((part.seen_ms for part in some), default=0),
+        worst_groups(groups.values()),
+        worst_queues(queues.values()),
+    )
+
+
+def worst_groups(groups: Iterable[GroupSummary]) -> list[GroupSummary]:
+    """The groups with the most lag, and those with the oldest, at most `WORST_MAX` of each."""
+    behind = [one for one in groups if one.lag]
+    by_lag = heapq.nlargest(WORST_MAX, behind, key=lambda one: one.lag or 0)
+    by_age = heapq.nlargest(WORST_MAX, behind, key=lambda one: one.lag_ms or 0)
+    return by_lag + [one for one in by_age if one not in by_lag]
+
+
+def worst_queues(queues: Iterable[QueueSummary]) -> list[QueueSummary]:
+    """The queues with the most dead letters, and those with the oldest unsettled messages, at most
+    `WORST_MAX` of each."""
+    some = [*queues]
+    dead = heapq.nlargest(WORST_MAX, (one for one in some if one.dead), key=lambda one: one.dead)
+    old = heapq.nlargest(
+        WORST_MAX, (one for one in some if one.oldest_ms), key=lambda one: one.oldest_ms or 0
+    )
+    return dead + [one for one in old if one not in dead]
 
 
 def added_up(own: History, others: Iterable[History], silent: Iterable[str] = ()) -> History:

@@ -120,7 +120,8 @@ async def ask(
     operation's errors."""
     exchange = _exchange(asker, authorization, question)
     await app(exchange)
-    if exchange.status not in OK_STATUSES or not exchange.response_complete:
+    is_answer = exchange.status in OK_STATUSES or exchange.status in question.operation.statuses
+    if not (is_answer and exchange.response_complete):
         raise routes.from_problem(exchange.status, exchange.answer)
     return _result(question.operation, exchange.answer)
 

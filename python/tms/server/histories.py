@@ -1,11 +1,12 @@
 """The history that a service answers: its own, and that of the other instances."""
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from tms.cluster.cluster import Cluster
 from tms.engine.engine import Engine
 from tms.errors import TMSError
-from tms.model.history import HISTORY_S, History, added_up
+from tms.model.history import HISTORY_S, Backlogs, History, added_up, together
 from tms.model.topic import TopicName
 from tms.server.history import GroupOfTopic, TopicLife
 from tms.server.metrics import Metrics
@@ -35,6 +36,18 @@ class Histories:
         """The lag of a group. Raises `TopicNotFound`."""
         own = self.group_here(topic, group, last_s)
         return self._gathered(own, lambda peer: peer.own_group_history(topic, group, last_s))
+
+    def backlogs(self) -> Backlogs:
+        """The groups and queues that need attention, of the instances that answer."""
+        found = [self.backlogs_here()]
+        for peer in () if self._cluster is None else self._cluster.others():
+            with suppress(TMSError):  # which the history and the loads say
+                found.append(peer.own_backlogs())
+        return together(found)
+
+    def backlogs_here(self) -> Backlogs:
+        """The groups and queues of this instance that need attention."""
+        return self.sampler.backlogs
 
     def service_here(self, last_s: int) -> History:
         """The last seconds of this instance."""

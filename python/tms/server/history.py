@@ -117,7 +117,7 @@ class HistoryRings:
         self._started_s = clock.monotonic_s()
         self._counted_s = self._started_s
         self._step = 0  # the newest one with values; none has any yet
-        self._lag_step = 0
+        self._lag_step = -1  # so that the first step has a look, too
         self._service = _Ring(len(_SERVICE), STEPS, "d")
         self._topics = _OwnRings[TopicLife](TOPICS_MAX, len(RATES), STEPS, "f")
         self._groups = _OwnRings[GroupOfTopic](GROUPS_MAX, 1, LAG_STEPS, "d")

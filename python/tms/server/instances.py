@@ -32,6 +32,7 @@ class Peers:
         self.forget_topic = engine.groups.forget_topic
         self.set_log_level = service.log_levels.set_here
         self.own_history = service.histories.service_here
+        self.own_backlogs = service.histories.backlogs_here
         self.own_topic_history = service.histories.topic_here
         self.own_group_history = service.histories.group_here
 

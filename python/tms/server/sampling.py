@@ -1,12 +1,12 @@
 """Counts for the last hour: every `STEP_S` the increments of the engine's and the service's
-counters, and once in `LAG_STEP_S` the lags of groups.
+counters, and once in `LAG_STEP_S` the lags of groups and the backlogs of queues.
 
 Invariants
 
 * Nothing is counted for it on the way of a message: the counters are there anyway.
 * Partitions that were opened or closed meanwhile make no peak: increments are those of each
   partition's own counters. The journals of groups, queues and transactions are not counted.
-* Looks at lags, which may read the store, take `LAG_SHARE` of a core at most.
+* Looks at lags and queues, which may read the store, take `LAG_SHARE` of a core at most.
 * A failure to count loses a step of history, and nothing else.
 """
 
@@ -18,14 +18,24 @@ from typing import NamedTuple
 from tms.engine.engine import Engine
 from tms.errors import NotOwner, TMSError, TopicNotFound
 from tms.log.partition import PartitionCounters
-from tms.model.group import GroupLag
-from tms.model.history import DISK, DISK_USED, LAG, LAG_STEP_S, RATES
+from tms.model.group import GroupSummary
+from tms.model.history import (
+    DISK,
+    DISK_USED,
+    LAG,
+    LAG_STEP_S,
+    RATES,
+    Backlogs,
+    worst_groups,
+    worst_queues,
+)
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
 from tms.runtime.events import EventLog
 from tms.server.history import GroupOfTopic, HistoryRings, TopicLife
 from tms.server.metrics import POSITIONS_LOOKED_MAX, Metrics
 
 LAG_SHARE = 0.005
+QUEUES_LOOKED_MAX = 1_000
 WAIT_S_MIN = 0.1  # so that a clock that does not go on keeps nobody busy
 _REFUSED = 300  # from this status on
 _FAILED = 500
@@ -63,6 +73,7 @@ class Sampler:
         self._seen: dict[tuple[int, int], _Counted] = {}
         self._lag: float | None = None
         self._lags_after_s = 0.0
+        self.backlogs = Backlogs()
         self._stored()
 
     async def run(self, in_thread: Callable[..., Awaitable[None]]) -> None:
@@ -155,19 +166,23 @@ class Sampler:
     def _look_at_lags(self) -> None:
         started_s = self._clock.monotonic_s()
         groups, unseen = self._engine.groups.lags_here(POSITIONS_LOOKED_MAX)
+        summaries = [one.summary() for one in groups]
+        queues = self._engine.queues.oldest(QUEUES_LOOKED_MAX)
         took_s = self._clock.monotonic_s() - started_s
         self._lags_after_s = started_s + max(took_s / LAG_SHARE, LAG_STEP_S / 2)
         if unseen and not groups:
             self._lag = None
             return
-        lags = {self._key(one): one.summary().lag for one in groups}
+        found = worst_groups(summaries), worst_queues(queues)
+        self.backlogs = Backlogs(self._clock.now_ms(), *found)
+        lags = {self._key(one): one.lag for one in summaries}
         known = [lag for lag in lags.values() if lag is not None]
         self._lag = sum(known) if len(known) == len(lags) and not unseen else None
         self.rings.note_lags({key: lag for key, lag in lags.items() if key.topic.uid})
 
-    def _key(self, lag: GroupLag) -> GroupOfTopic:
-        name = TopicName.parse(lag.topic)
-        return GroupOfTopic(self.life_of(name), lag.group)
+    def _key(self, group: GroupSummary) -> GroupOfTopic:
+        name = TopicName.parse(group.topic)
+        return GroupOfTopic(self.life_of(name), group.group)
 
     def life_of(self, name: TopicName) -> TopicLife:
         """The present generation of a topic; its uid is 0 if there is none."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
 from typing import Any, NamedTuple
 
-from tms.errors import Overloaded
+from tms.errors import Overloaded, without_frames
 from tms.runtime.clock import Clock
 
 FRESH_S = 15.0  # at least
@@ -82,6 +82,7 @@ class WholeLists:
             self._errors.pop(key, None)
             self._drop_old(made_s)
         except Exception as error:
+            without_frames(error)  # they hold what was read
             self._errors[key] = error
         finally:
             self._making.pop(key, None)

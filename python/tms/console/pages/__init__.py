@@ -4,6 +4,9 @@ table           the addresses of all pages and actions
 lists           long lists, a page at a time
 problems        an error as a page
 signing_in      sign in by token and link, sign out
+overview        what is wrong now; rates, instances, the last hour
+runbooks        the meaning of faults, and their remedies
+hours           the charts of the last hour, for several pages
 access          principals: tokens, sessions, grants, quotas; "may it, and why"
 queues          queues of a namespace; one queue; its settings, what waits
 dead_letters    the dead letters of a queue: why they died; moving back, mending, discarding

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tms.console.pages.lists import page_of
+from tms.console.rendering import counted
 from tms.console.visit import (
     DONE,
     PROBLEM,
@@ -103,15 +104,13 @@ async def cancel(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         except TMSError as error:
             if not outcomes:
                 raise
-            text = (
-                f"{sum(outcomes)} of {len(ids)} messages were cancelled, then: {error.message} The "
-                "others are as they were."
-            )
+            done = counted(sum(outcomes), "message")
+            text = f"Cancelled {done} of {len(ids)}, then: {error.message} The others stay."
             return Redirect(back, Notice(text, PROBLEM))
     late = len(ids) - sum(outcomes)
-    text = f"{sum(outcomes)} messages of {name} were cancelled."
+    text = f"Cancelled {counted(sum(outcomes), 'message')} of {name}."
     if late:
-        text += f" {late} were delivered or cancelled before."
+        text += f" Delivered or cancelled before: {late}."
     return Redirect(back, Notice(text, DONE))
 
 

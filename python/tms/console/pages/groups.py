@@ -17,6 +17,7 @@ import msgspec
 from tms.api import bodies
 from tms.api.commits import MovesBody
 from tms.api.parameters import EXPECTED_MAX
+from tms.console.pages.hours import charts_of_group
 from tms.console.pages.lists import page_of
 from tms.console.pages.message_ranges import position_in
 from tms.console.visit import Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
@@ -68,10 +69,11 @@ def place_of(one: Any) -> str:
 async def show_group(visit: Visit, namespace: str, topic: str, group: str) -> PageAnswer:
     """A group: its members, and the position and lag of each partition."""
     name = TopicName.of(namespace, topic)
-    info, (bounds, _), (letters, _) = await asyncio.gather(
+    info, (bounds, _), (letters, _), (history, history_error) = await asyncio.gather(
         visit.ask("groups.describe", topic=name, group=group),
         visit.tried("topics.describe_topic", name=name),
         visit.tried("topics.describe_topic", name=dead_letter_topic(group, name)),
+        visit.tried("history.group", topic=name, group=group),
     )
     ends = {} if bounds is None else {one.partition: one for one in bounds.partition_infos}
     values = {
@@ -80,6 +82,9 @@ async def show_group(visit: Visit, namespace: str, topic: str, group: str) -> Pa
         "info": info,
         "total": info.summary(),
         "ends": ends,
+        "history": history,
+        "history_error": history_error,
+        "charts": [] if history is None else charts_of_group(history),
         "idle": [one.member for one in info.members if not one.partitions],
         "dead": None if letters is None else dead_letter_topic(group, name),
         "may_move": visit.may(Access.CONSUME, _resource(name, group)),

@@ -10,8 +10,10 @@ from tms.console.pages import (
     instances,
     message,
     messages,
+    overview,
     publishing,
     queues,
+    runbooks,
     service,
     signing_in,
     topic_removing,
@@ -23,6 +25,8 @@ from tms.console.visit import PageRoute
 
 ROUTES: Sequence[PageRoute] = (
     *signing_in.ROUTES,
+    *overview.ROUTES,
+    *runbooks.ROUTES,
     *topics.ROUTES,
     *topic_settings.ROUTES,
     *topic_removing.ROUTES,

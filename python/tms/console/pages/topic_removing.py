@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tms.api.erasing import erase_body
 from tms.console.pages.topics import held
+from tms.console.rendering import counted
 from tms.console.visit import (
     DONE,
     PROBLEM,
@@ -72,10 +73,10 @@ async def truncate(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         except TMSError as error:
             if not gone:
                 raise
-            text = f"{gone:,} messages of {info.name} are gone, then: {error.message} Repeat it."
+            text = f"Removed {counted(gone, 'message')}, then: {error.message} Repeat it."
             return Redirect(path_of("topics", *info.name), Notice(text, PROBLEM))
         gone += max(0, stop - starts.get(partition, 0))
-    text = f"{gone:,} messages of {info.name} are gone."
+    text = f"Removed {counted(gone, 'message')} of {info.name}."
     return Redirect(path_of("topics", *info.name), Notice(text, DONE))
 
 
@@ -230,7 +231,7 @@ async def erase(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     name = (await _confirmed(visit, TopicName.of(namespace, topic))).name
     given = {one: visit.given(one) for one in ("key", "as", "id", "partition")}
     erased = await visit.put(_question(visit, name, _erasure(given)))
-    text = f"{erased.erased:,} messages of {name} were erased for good."
+    text = f"Erased {counted(erased.erased, 'message')} of {name} for good."
     return Redirect(path_of("topics", *name), Notice(text, DONE))
 
 

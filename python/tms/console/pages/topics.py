@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tms.console.pages.groups import lag_table
+from tms.console.pages.hours import charts_of_topic
 from tms.console.pages.lists import page_of
 from tms.console.pages.topic_settings import texts_of
 from tms.console.visit import PageAnswer, PageRoute, Visit, WebPage
@@ -46,8 +47,9 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         visit.tried_if(Access.CONSUME, resource, "delayed.page", name=name, limit=0),
         visit.tried("topics.offsets", name=name),
         _owners(visit, name, view is not None and len(view.instances) > 0),
+        visit.tried("history.topic", name=name),
     )
-    (delayed, _), (ends, ends_error), (owners, owners_error) = others
+    (delayed, _), (ends, ends_error), (owners, owners_error), (history, history_error) = others
     rows = _rows(info, ends or {}, () if owners is None else owners.owners)
     open_ones = None
     if any(one.held_back for one in rows):
@@ -68,6 +70,9 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         "queues": queues,
         "queues_error": queues_error,
         "delayed": delayed,
+        "history": history,
+        "history_error": history_error,
+        "charts": [] if history is None else charts_of_topic(history),
         "texts": texts_of(info.settings),
         "may_manage": visit.may(Access.MANAGE, resource),
         "may_consume": visit.may(Access.CONSUME, resource),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tms.console.pages.topics import TRANSACTIONS
+from tms.console.rendering import counted
 from tms.console.visit import (
     DONE,
     NUMBER_CHARS_MAX,
@@ -135,7 +136,7 @@ async def prune(visit: Visit) -> PageAnswer:
     if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_CHARS_MAX):
         raise Invalid(f"before_ms is a time in ms since 1970, got {text!r:.40}.", field="before_ms")
     pruned = await visit.ask("transactions.prune", before_ms=int(text))
-    done = f"{pruned:,} transactions left the invalid list."
+    done = f"Took {counted(pruned, 'transaction')} off the invalid list."
     return Redirect(path_of("transactions"), Notice(done, DONE))
 
 
