@@ -88,6 +88,11 @@ def test_a_dead_letter_that_anybody_wrote_breaks_no_page(
         bus.queue("origin", group="forged").redrive()  # it breaks nothing for the others
 
 
+def test_the_address_of_live_parts_is_ascii(served: Served) -> None:
+    page = PageReader(served.url).get("/console/live?page=/console/topics%C3%BC&parts=topics")
+    assert page.status == 422 and "address of a page" in page.text
+
+
 def test_a_command_beside_a_refusal_quotes_the_names_in_it() -> None:
     resource = "queue:default:orders/x; touch pwned #"
     shown = str(environment().globals["ui"].denied("manage", resource))  # type: ignore[attr-defined]
