@@ -60,6 +60,8 @@ PAGES = (
     "delayed",
     "transactions",
     "access",
+    "instances",
+    "service",
 )
 _NAMES = "with", "without"
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from PIL import Image
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from tests.access_kit import People
+from tests.cluster_kit import instances
 from tests.console_kit import WIDE_PX, Visitor, chromium, console_served
 from tests.console_world import Shop
 from tms.server.service import AccessLimits
@@ -49,6 +50,8 @@ PICTURES = (
     Picture("delayed", "/console/delayed/shop/reminders"),
     Picture("transactions", "/console/transactions"),
     Picture("access", "/console/access"),
+    Picture("service", "/console/service"),
+    Picture("instances", "/console/instances"),
 )
 
 
@@ -73,8 +76,21 @@ def take(page: Page, picture: Picture) -> bytes:
 
 
 def pictures() -> Iterator[tuple[Picture, bytes]]:
-    """All pictures, of one service, with the rights of its administrator."""
-    with console_served(AccessLimits()) as served, chromium() as browser:
+    """All pictures: of one service, with the rights of its administrator, and the last one of three
+    instances."""
+    with chromium() as browser:
+        yield from zip(PICTURES[:-1], _of_one(browser), strict=True)
+        with instances("a", "b", "c") as three, three.connect("a") as bus:
+            bus.create_topic("orders", partitions=8)
+            for number in range(80):
+                bus.publish("orders", b"x" * 100, partition=number % 8)
+            visitor = Visitor(browser, three.url("a"))
+            yield PICTURES[-1], take(visitor.open("about:blank"), PICTURES[-1])
+            visitor.close()
+
+
+def _of_one(browser: Browser) -> Iterator[bytes]:
+    with console_served(AccessLimits()) as served:
         people = People(served)
         for principal, grant in (("billing", "consume topic:shop:orders"), ("eve", "observe *")):
             people.token(principal, grant)
@@ -87,8 +103,8 @@ def pictures() -> Iterator[tuple[Picture, bytes]]:
         page.get_by_label("Token").fill(people.token("ann"))
         with page.expect_navigation():
             page.get_by_role("button", name="Sign in").click()
-        for picture in PICTURES:
-            yield picture, take(page, picture)
+        for picture in PICTURES[:-1]:
+            yield take(page, picture)
         visitor.close()
 
 

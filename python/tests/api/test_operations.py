@@ -276,3 +276,12 @@ def test_an_error_in_a_query_names_the_parameter_and_the_value(limit: str) -> No
     with pytest.raises(Invalid, match="limit") as caught:
         OPERATIONS["topics.list_topics"].in_query({"limit": limit})
     assert caught.value.details == {"field": "limit"} and repr(limit) in caught.value.message
+
+
+def test_a_list_that_is_neither_searched_nor_sorted_is_asked_for_as_before() -> None:
+    """Services and instances of an earlier release refuse parameters that they do not know."""
+    page = {"namespace": "n", "after": "t", "limit": 7}
+    assert OPERATIONS["glance.topics"].target(page) == "/v2/namespaces/n/sizes?after=t&limit=7"
+    asked = {**page, "shards": [1]}
+    for name in ("peers.groups_of", "peers.queues_of"):
+        assert msgspec.json.decode(OPERATIONS[name].body(asked) or b"") == asked

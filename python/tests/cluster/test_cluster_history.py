@@ -78,6 +78,23 @@ def test_each_instance_answers_the_sums_of_all(cluster: Instances) -> None:
             assert sum(n for n in port.service().series["messages_in_s"] if n) == counted
 
 
+def test_bytes_that_an_instance_fetches_for_a_client_count_once(cluster: Instances) -> None:
+    assert len({*cluster.owners(str(NAME))}) > 1
+    clocks: dict[str, AheadClock] = {}
+    with cluster.connect("a") as bus:
+        for partition in range(6):
+            bus.publish(str(NAME), b"x" * 1_000, partition=partition)
+        step(cluster, clocks)
+        with cluster.served["a"].connect() as client:
+            target = f"/v2/namespaces/default/topics/{NAME.topic}/messages?start=earliest"
+            answer = client.request("GET", target)
+        assert len(answer.json["messages"]) == 6, "in one answer, of several owners"
+        step(cluster, clocks)
+        sent = topic(bus).series["bytes_out_s"][-1]
+        assert sent is not None
+        assert sent * STEP_S == pytest.approx(len(answer.body), rel=0.01)
+
+
 def test_an_instance_that_does_not_answer_is_named(
     cluster: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,13 @@ def address(served: Served) -> Iterator[Callable[[str], str]]:
         shop.fill()
         first = next(iter(bus.consumer(ORDERS, start="earliest", stop_at_end=True)))
         delayed = next(iter(bus.list_delayed(REMINDERS))).id
-        names = {"namespace": "shop", "topic": "orders", "group": BILLING, "link": "tms_unknown"}
+        names = {
+            "namespace": "shop",
+            "topic": "orders",
+            "group": BILLING,
+            "link": "tms_unknown",
+            "instance": "a",
+        }
         names |= {"partition": str(first.partition), "id": str(first.id)}
         names |= {"principal": "ann", "token": bus.admin.access.create_token("ann").id}
         others: dict[str, dict[str, object]] = {

@@ -186,7 +186,8 @@ class Lists:
                 found += peer.delayed_of(namespace, shards, begin, size)
             return sorted(found, key=topic_place)[:size]
 
-        return DelayedTopicsBody(*_page(read, topic_place, _Wanted(sees, after, limit)))
+        begin = None if after is None else TopicName.of(namespace, after).topic
+        return DelayedTopicsBody(*_page(read, topic_place, _Wanted(sees, begin, limit)))
 
     def _found(
         self, key: ListKey, read: _Read[T], name: Callable[[T], str], wanted: _Wanted

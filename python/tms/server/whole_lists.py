@@ -20,7 +20,7 @@ from tms.runtime.clock import Clock
 
 FRESH_S = 15.0  # at least
 SHARE = 0.02
-WAIT_S = 0.1  # of a request, for a list that is made
+WAIT_S = 0.05  # of a request, for a list that is made
 LISTS_MAX = 4
 ListKey = tuple[str, str]  # kind and namespace
 
