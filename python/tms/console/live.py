@@ -12,6 +12,7 @@
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -28,6 +29,7 @@ _log = EventLog("tms.console")
 LIVE = f"{ROOT}/live".encode()
 LIVE_S = 2.0  # between two looks, at least
 VIEWERS_MAX = 1_000
+VIEWERS_OF_ONE_MAX = 100  # of a principal
 PARTS_MAX = 20
 QUIET_S = 15.0  # after which a line tells that the connection is alive
 _Parts = Mapping[str, str]
@@ -108,6 +110,7 @@ class LiveParts:
         self._page_of = page_of
         self._watched: dict[_Key, _LivePage] = {}
         self._pace = ViewerPace(LIVE_S)
+        self._viewers_of: Counter[str] = Counter()  # by principal
         self.viewers = 0
 
     def events(self, visit: Visit) -> AsyncGenerator[bytes]:
@@ -120,6 +123,10 @@ class LiveParts:
             raise Invalid("`page` is the address of a page, `parts` are the names of its parts.")
         if self.viewers >= VIEWERS_MAX:
             raise Overloaded(f"{VIEWERS_MAX} pages are looked at already; load this one again.")
+        if visit.principal and self._viewers_of[visit.principal] >= VIEWERS_OF_ONE_MAX:
+            raise Overloaded(
+                f"{visit.principal} looks at {VIEWERS_OF_ONE_MAX} pages already; close some."
+            )
         return self._events(visit, (target, visit.principal, visit.key.session, names))
 
     async def _events(self, visit: Visit, key: _Key) -> AsyncGenerator[bytes]:
@@ -129,12 +136,14 @@ class LiveParts:
             watched.start(self._pace)
             self._watched[key] = watched
         self.viewers += 1
+        self._viewers_of[visit.principal] += 1
         watched.viewers += 1
         try:
             async for event in self._changes(visit, watched):
                 yield event
         finally:
             self.viewers -= 1
+            self._viewers_of -= Counter((visit.principal,))  # drops a principal without any
             watched.viewers -= 1
             if not watched.viewers:
                 await self._end(key, watched)
