@@ -413,8 +413,12 @@ def test_a_transaction_of_somebody_else_is_not_there(admin: Bus, people: People)
         assert ann.admin.transactions.describe(began.transaction_id).outcome == "open"
         with people.bus("eve-1", "publish topic:theirs-1") as eve:
             for look in (eve.admin.transactions.describe, eve.admin.transactions.abort):
-                with pytest.raises(TransactionNotFound):
+                with pytest.raises(TransactionNotFound) as theirs:
                     look(began.transaction_id)
+                with pytest.raises(TransactionNotFound) as nobodys:
+                    look(1)
+                said = str(theirs.value).replace(str(began.transaction_id), "1")
+                assert said == str(nobodys.value)
             with pytest.raises(Forbidden):
                 eve.admin.transactions.open()
         operator = people.bus("op-1", "operate transactions")

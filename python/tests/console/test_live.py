@@ -97,6 +97,21 @@ def test_too_many_viewers_are_told_to_load_again(
     until(lambda: _is_free(served))
 
 
-def _is_free(served: Served) -> bool:
-    with viewer(served, "crowded") as again:
+def test_one_principal_leaves_room_for_others(
+    guarded: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "VIEWERS_OF_ONE_MAX", 1)
+    guarded.served.service.engine.create_topic(TopicName.parse("roomy"), TopicSettings())
+    many, other = (guarded.token(one, "observe topic:default:roomy") for one in ("many", "other"))
+    with viewer(guarded.served, "roomy", many) as first:
+        heard(first, b"event: parts")
+        with viewer(guarded.served, "roomy", many) as second:
+            assert b" 429 " in second.recv(1 << 16)
+        with viewer(guarded.served, "roomy", other) as third:
+            heard(third, b"event: parts")
+    until(lambda: _is_free(guarded.served, many))
+
+
+def _is_free(served: Served, session: str = "") -> bool:
+    with viewer(served, "roomy" if session else "crowded", session) as again:
         return b" 200 " in again.recv(1 << 16)

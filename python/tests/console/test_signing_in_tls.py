@@ -1,5 +1,6 @@
 """The console over TLS: cookies that leave by TLS only, visitors known by their certificates."""
 
+import contextlib
 import http.client
 import ssl
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from tests.http_kit import Served, serving
 from tests.pages_kit import ReadPage
 from tests.tls_kit import Authority, Certificate
 from tms.console.settings import ConsoleSection
+from tms.model.topic import TopicName, TopicSettings
 from tms.runtime.tls import ServerTls
 from tms.server.certificates import Certificates
 from tms.server.front import Front, FrontTerms
@@ -117,3 +119,33 @@ def test_a_session_wins_over_a_certificate(served: Served, authority: Authority)
     assert page.status == 401 and "not signed in any more" in page.text
     assert "__Host-tms_session=; " in page.headers["set-cookie"]
     assert "Max-Age=0" in page.headers["set-cookie"]  # now the certificate counts
+
+
+@contextlib.contextmanager
+def looking(
+    served: Served, authority: Authority, certificate: Certificate
+) -> Iterator[http.client.HTTPResponse]:
+    """The events of a browser that looks at the list of topics."""
+    context = ssl.create_default_context(cafile=str(authority.ca))
+    context.load_cert_chain(*certificate.pair)
+    port = served.address[1]
+    connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=30)
+    connection.request("GET", f"/console/live?page={TOPICS}&parts=topics")
+    yield connection.getresponse()
+    connection.close()
+
+
+def first_parts(events: http.client.HTTPResponse) -> str:
+    while not (line := events.readline().decode()).startswith("data: "):
+        assert line, "the events ended"
+    return line
+
+
+def test_live_parts_are_of_one_certificate(served: Served, authority: Authority) -> None:
+    served.service.engine.create_topic(TopicName.parse("of-carol"), TopicSettings())
+    People(served).access.add_grant("carol", "observe", "topic:default:of-carol")
+    carol, dave = authority.sign("carol"), authority.sign("dave")
+    with looking(served, authority, carol) as hers, looking(served, authority, carol) as again:
+        assert "of-carol" in first_parts(hers) and "of-carol" in first_parts(again)
+        with looking(served, authority, dave) as his:
+            assert "of-carol" not in first_parts(his)

@@ -20,10 +20,10 @@ from typing import NamedTuple, Protocol
 from tms.access.grants import example_of, some_topic
 from tms.access.quotas import Meter
 from tms.access.records import AccessRecords
-from tms.errors import Forbidden, Overloaded, TransactionNotFound
+from tms.errors import Forbidden, Overloaded
 from tms.model.access import Access
 from tms.model.topic import TopicName
-from tms.model.transaction import Commit, CommitResult
+from tms.model.transaction import Commit, CommitResult, unknown_transaction
 from tms.runtime.clock import Clock
 from tms.runtime.events import EventLog
 
@@ -239,7 +239,7 @@ class AccessDecisions:
         commit."""
         for name in {one.topic for one in result.appended}:
             if not self.may(request.principal, Access.OBSERVE, topic_resource(name)):
-                raise TransactionNotFound(f"No transaction {result.transaction_id} is known.")
+                raise unknown_transaction(result.transaction_id)
 
     def require_own(self, request: AccessRequest, id: int, client: str | None) -> None:
         """Raise `TransactionNotFound` unless the request's principal began this transaction as
@@ -249,7 +249,7 @@ class AccessDecisions:
         try:
             self.require(request, Access.OPERATE, "transactions")
         except Forbidden:
-            raise TransactionNotFound(f"No transaction {id} is known.") from None
+            raise unknown_transaction(id) from None
 
     # -- audit log ---------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
     page and parts ─▶ one task for all who look at the same ─▶ what has changed ─▶ each browser
 
-* Equal questions of one session share a task; of a service without access control all do.
+* Equal questions of one session share a task, or of one principal with a certificate; of a service
+  without access control all do. Nobody gets parts that were made for another principal.
 * All tasks together take a share of a core (`ViewerPace`): pages that take longer to make, or many
   different ones, change more seldom.
 * A part is sent if it has changed. Parts have no forms, which are of one browser.
@@ -11,6 +12,7 @@
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -27,10 +29,11 @@ _log = EventLog("tms.console")
 LIVE = f"{ROOT}/live".encode()
 LIVE_S = 2.0  # between two looks, at least
 VIEWERS_MAX = 1_000
+VIEWERS_OF_ONE_MAX = 100  # of a principal
 PARTS_MAX = 20
 QUIET_S = 15.0  # after which a line tells that the connection is alive
 _Parts = Mapping[str, str]
-_Key = tuple[str, str, tuple[str, ...]]  # address, session, names of parts
+_Key = tuple[str, str, str, tuple[str, ...]]  # address, principal, session, names of parts
 _PageOf = Callable[[Visit], Awaitable[WebPage]]
 
 
@@ -107,6 +110,7 @@ class LiveParts:
         self._page_of = page_of
         self._watched: dict[_Key, _LivePage] = {}
         self._pace = ViewerPace(LIVE_S)
+        self._viewers_of: Counter[str] = Counter()  # by principal
         self.viewers = 0
 
     def events(self, visit: Visit) -> AsyncGenerator[bytes]:
@@ -114,25 +118,32 @@ class LiveParts:
         with the reason. Raises `Invalid`, `Overloaded`."""
         target = visit.asked("page")
         names = tuple(visit.asked("parts").split(","))
-        if not (target.startswith(f"{ROOT}/") and all(names) and len(names) <= PARTS_MAX):
+        is_page = target.startswith(f"{ROOT}/") and target.isascii()
+        if not (is_page and all(names) and len(names) <= PARTS_MAX):
             raise Invalid("`page` is the address of a page, `parts` are the names of its parts.")
         if self.viewers >= VIEWERS_MAX:
             raise Overloaded(f"{VIEWERS_MAX} pages are looked at already; load this one again.")
-        return self._events(visit, (target, visit.key.session, names))
+        if visit.principal and self._viewers_of[visit.principal] >= VIEWERS_OF_ONE_MAX:
+            raise Overloaded(
+                f"{visit.principal} looks at {VIEWERS_OF_ONE_MAX} pages already; close some."
+            )
+        return self._events(visit, (target, visit.principal, visit.key.session, names))
 
     async def _events(self, visit: Visit, key: _Key) -> AsyncGenerator[bytes]:
         watched = self._watched.get(key)
         if watched is None or watched.problem:
-            watched = _LivePage(visit.at(key[0]), key[2], self._page_of)
+            watched = _LivePage(visit.at(key[0]), key[-1], self._page_of)
             watched.start(self._pace)
             self._watched[key] = watched
         self.viewers += 1
+        self._viewers_of[visit.principal] += 1
         watched.viewers += 1
         try:
             async for event in self._changes(visit, watched):
                 yield event
         finally:
             self.viewers -= 1
+            self._viewers_of -= Counter((visit.principal,))  # drops a principal without any
             watched.viewers -= 1
             if not watched.viewers:
                 await self._end(key, watched)

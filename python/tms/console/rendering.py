@@ -7,6 +7,7 @@
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -100,6 +101,7 @@ def environment() -> "Environment":
     )
     made.filters |= {"number": number, "size": size, "time": time, "visible": visible}
     made.filters |= {"counted": counted, "segment": segment, "duration": duration, "cell": shown}
+    made.filters["quoted"] = shlex.quote
     made.globals |= {"version": VERSION, "file": file_address}
     for name in ("ui", "hour"):
         made.globals[name] = made.get_template(f"{name}.html").module

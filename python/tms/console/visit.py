@@ -27,6 +27,7 @@ from tms.server.service import Service
 ROOT = routes.CONSOLE
 PAGES_OF_TOPICS = ("/console/messages/", "/console/publish/")  # by their beginnings
 NOTICE_CHARS_MAX = 600
+NUMBER_CHARS_MAX = 19  # of a number in a query or path
 DONE = "done"
 PROBLEM = "problem"
 
@@ -134,7 +135,12 @@ class Visit:
     def number(self, name: str, default: int, low: int, high: int) -> int:
         """A whole number of the query within bounds. Raises `Invalid`."""
         text = self.asked(name) or str(default)
-        if text.isascii() and text.isdigit() and low <= int(text[:20]) <= high:
+        if (
+            text.isascii()
+            and text.isdigit()
+            and len(text) <= NUMBER_CHARS_MAX
+            and low <= int(text) <= high
+        ):
             return int(text)
         raise Invalid(
             f"{name} is a whole number from {low} to {high}, got {text!r:.40}.", field=name

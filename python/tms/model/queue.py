@@ -48,6 +48,7 @@ CAUSE_CHARS_MAX = 1_000
 PEEK_MAX = 1_000  # messages of one peek
 PEEK_BYTES = 4 << 20
 _NAME_CHARS_MAX = 255  # of a group
+_DIGITS_MAX = 19  # of a number in a header
 _DEAD_CHARS_MAX = 128  # of TOPIC-GROUP-dead; more would rename the topics of existing queues
 ORDERS = ("", "key")
 _FIXED = ("ordered_by", "start")  # settings that cannot be changed later
@@ -319,8 +320,7 @@ def partition_of_origin(headers: Headers, topic: TopicName, group: str) -> int |
     name, _, rest = (headers.get(DEAD_ORIGIN) or b"").partition(b"/")
     if name != f"{topic.namespace}:{topic.topic}".encode():
         return None
-    number = rest.partition(b"/")[0]
-    return int(number) if number.isdigit() else None
+    return _number(rest.partition(b"/")[0])
 
 
 def check_seconds(name: str, value: float, low: float, high: float) -> float:
@@ -386,17 +386,22 @@ def dead_origin(headers: Headers, topic: TopicName, group: str) -> DeadOrigin | 
     """The origin in the headers of a dead letter of this queue; None for one of another queue, with
     which it may share the topic of its dead letters."""
     partition = partition_of_origin(headers, topic, group)
-    rest = (headers.get(DEAD_ORIGIN) or b"").decode(errors="replace").split("/")
-    if partition is None or len(rest) != 4 or not rest[2].isdigit():
+    rest = (headers.get(DEAD_ORIGIN) or b"").split(b"/")
+    offset = _number(rest[2]) if len(rest) == 4 else None
+    if partition is None or offset is None:
         return None
-    deliveries = headers.get(DEAD_DELIVERIES) or b""
     return DeadOrigin(
         (headers.get(DEAD_CAUSE) or b"").decode(errors="replace"),
-        int(deliveries) if deliveries.isdigit() else 0,
+        _number(headers.get(DEAD_DELIVERIES) or b"") or 0,
         partition,
-        int(rest[2]),
-        rest[3],
+        offset,
+        rest[3].decode(errors="replace"),
     )
+
+
+def _number(digits: bytes) -> int | None:
+    """The number in a header that anybody may have written; None if it is none."""
+    return int(digits) if digits.isdigit() and len(digits) <= _DIGITS_MAX else None
 
 
 def error_text(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from tms.errors import Forbidden, Invalid
+from tms.errors import Forbidden, Invalid, TransactionNotFound
 from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
 from tms.model.queue import Settlement
@@ -183,6 +183,14 @@ class TransactionStats:
             "partitions_blocked": self.partitions_blocked,
             "transactions_committed": self.committed,
         }
+
+
+def unknown_transaction(id: int) -> TransactionNotFound:
+    """The error for an unknown id, and for one of which a caller may not know."""
+    return TransactionNotFound(
+        f"There is no transaction {id}. It never began, or ended too long ago to be known.",
+        transaction=id,
+    )
 
 
 def check_group(group: str) -> str:

@@ -6,10 +6,13 @@ would over HTTP, and gets its result.
 * A question has the principal that its authorization names, and the client's address and
   certificate.
 * An error of the operation is raised as the client of HTTP would get it.
+* A question is sent on to other instances as it is: its authorization is a word or several, and no
+  further header.
 * The answer is collected, so that only answers of bounded size may be asked for.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,10 +20,12 @@ import msgspec
 
 from tms.api import bodies, routes
 from tms.api.operation import Operation
+from tms.errors import Unauthenticated
 from tms.model.message import Buffer
 from tms.server.http.exchange import Exchange
 
 OK_STATUSES = range(200, 300)
+_CREDENTIAL = re.compile(rb"[!-~]+(?: [!-~]+)*")
 AnswerRequest = Callable[[Exchange], Awaitable[None]]  # answers a request
 
 
@@ -146,6 +151,11 @@ def _exchange(asker: Exchange, authorization: bytes, question: AskedOperation) -
     asked.method = question.operation.method
     asked.headers |= question.headers
     if authorization:
+        if not _CREDENTIAL.fullmatch(authorization):
+            raise Unauthenticated(
+                "The session or token has characters that none has. Sign in again, or paste the "
+                "token again."
+            )
         asked.headers[b"authorization"] = authorization
     if payload := question.payload:
         asked.headers[b"content-type"] = question.content_type.encode()

@@ -1,15 +1,7 @@
-"""The errors for a transaction that is not in progress."""
+"""The error for a transaction that is not in progress any more."""
 
-from tms.errors import TransactionEnded, TransactionNotFound, TransactionTimedOut
+from tms.errors import TransactionEnded, TransactionTimedOut
 from tms.transactions.edits import Outcome
-
-
-def unknown(id: int) -> TransactionNotFound:
-    """The error for an unknown id."""
-    return TransactionNotFound(
-        f"There is no transaction {id}. It never began, or ended too long ago to be known.",
-        transaction=id,
-    )
 
 
 def not_open(id: int, outcome: Outcome) -> TransactionEnded:

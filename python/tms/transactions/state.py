@@ -38,7 +38,7 @@ from tms.model.snapshot import (
     Snapshot,
     TransactionType,
 )
-from tms.model.transaction import TIMEOUT_S_MAX
+from tms.model.transaction import TIMEOUT_S_MAX, unknown_transaction
 from tms.transactions.edits import (
     Aborted,
     Barred,
@@ -57,7 +57,7 @@ from tms.transactions.edits import (
     Reset,
     Stored,
 )
-from tms.transactions.in_progress import not_open, unknown
+from tms.transactions.in_progress import not_open
 
 TIMEOUT_S_DEFAULT = 30
 LONG_TIMEOUT_S = 86_400
@@ -198,7 +198,7 @@ class TransactionState:
         """The error for a transaction that is not in progress."""
         ended = self.ended.get(id)
         if ended is None and not self.is_invalid(id) and not self.is_lost(id):
-            return unknown(id)
+            return unknown_transaction(id)
         return not_open(id, Outcome.INVALID if ended is None else ended[0])
 
     def is_lost(self, pointer: int) -> bool:

@@ -8,7 +8,17 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
+from tms.console.visit import (
+    DONE,
+    NUMBER_CHARS_MAX,
+    Notice,
+    PageAnswer,
+    PageRoute,
+    Redirect,
+    Visit,
+    WebPage,
+    path_of,
+)
 from tms.errors import Conflict, Invalid, NotFound
 from tms.model.access import Access
 from tms.model.cluster import ClusterView, InstanceInfo, TopicOwners
@@ -111,7 +121,8 @@ def _plan(
 
 def _partition(text: str, owners: TopicOwners) -> int:
     """The number of a partition that there is. Raises `Invalid`."""
-    if text.isascii() and text.isdigit() and int(text[:9]) < len(owners.owners):
+    is_number = text.isascii() and text.isdigit() and len(text) <= NUMBER_CHARS_MAX
+    if is_number and int(text) < len(owners.owners):
         return int(text)
     raise Invalid(
         f"A partition is a number from 0 to {len(owners.owners) - 1}, got {text!r:.40}.",

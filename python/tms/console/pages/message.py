@@ -18,6 +18,7 @@ from tms.console.pages.message_ranges import (
 )
 from tms.console.rendering import segment
 from tms.console.visit import (
+    NUMBER_CHARS_MAX,
     Download,
     Notice,
     PageAnswer,
@@ -157,7 +158,8 @@ def cells_of(message: MessageOut) -> tuple[bytes | None, bytes | None, Headers]:
 
 def _place(partition: str, id: str) -> tuple[int, MessageId]:
     """The partition and the id in a path. Raises `Invalid`, `BadMessageId`."""
-    if not (partition.isascii() and partition.isdigit() and int(partition[:9]) < PARTITIONS_MAX):
+    is_number = partition.isascii() and partition.isdigit() and len(partition) <= NUMBER_CHARS_MAX
+    if not is_number or int(partition) >= PARTITIONS_MAX:
         raise Invalid(f"A partition is a number below {PARTITIONS_MAX}, got {partition!r:.40}.")
     return int(partition), MessageId.parse(id)
 

@@ -7,7 +7,17 @@ from typing import NamedTuple
 
 from tms.console.pages.topics import TRANSACTIONS
 from tms.console.rendering import counted
-from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
+from tms.console.visit import (
+    DONE,
+    NUMBER_CHARS_MAX,
+    Notice,
+    PageAnswer,
+    PageRoute,
+    Redirect,
+    Visit,
+    WebPage,
+    path_of,
+)
 from tms.errors import Invalid
 from tms.model.access import Access
 from tms.model.quantity import duration_text
@@ -123,9 +133,9 @@ async def prune(visit: Visit) -> PageAnswer:
     """Prune the invalid list up to the time that the form has shown."""
     visit.require_typed("prune")
     text = visit.given("before_ms")
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_CHARS_MAX):
         raise Invalid(f"before_ms is a time in ms since 1970, got {text!r:.40}.", field="before_ms")
-    pruned = await visit.ask("transactions.prune", before_ms=int(text[:20]))
+    pruned = await visit.ask("transactions.prune", before_ms=int(text))
     done = f"Took {counted(pruned, 'transaction')} off the invalid list."
     return Redirect(path_of("transactions"), Notice(done, DONE))
 
@@ -151,8 +161,10 @@ def _row(info: TransactionInfo) -> TransactionRow:
 
 def _id(text: str) -> int:
     """The id in a path. Raises `Invalid`."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 19):
-        raise Invalid(f"A transaction is up to 19 digits, got {text!r:.40}.", field="id")
+    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_CHARS_MAX):
+        raise Invalid(
+            f"A transaction is up to {NUMBER_CHARS_MAX} digits, got {text!r:.40}.", field="id"
+        )
     return int(text)
 
 
