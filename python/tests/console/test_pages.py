@@ -175,6 +175,12 @@ def test_a_link_of_another_site_leaves_the_cookies_as_they_are(
     assert "set-cookie" in own.headers and "Topics" in own.text
 
 
+def test_an_empty_key_of_a_browser_is_replaced(served: Served) -> None:
+    reader = PageReader(served.url, tms_browser="")
+    reader.get("/console/topics")
+    assert reader.cookies["tms_browser"]
+
+
 def test_a_fault_of_the_console_is_a_page_too(
     reader: PageReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,6 @@ from tms.console.visit import (
     Download,
     PageAnswer,
     PageRoute,
-    Passed,
     Redirect,
     Streamed,
     Visit,
@@ -35,7 +34,6 @@ from tms.console.visit import (
     notice_in,
 )
 from tms.errors import Forbidden, NotFound, TMSError, Unauthenticated
-from tms.server.asking import through
 from tms.server.front import FrontApp
 from tms.server.http.compression import coding_of
 from tms.server.http.exchange import Exchange
@@ -183,10 +181,6 @@ class Console:
     async def _send(self, visit: Visit, shown: PageAnswer, cookies: Mapping[str, str]) -> None:
         exchange = visit.exchange
         prefix = self._prefix
-        if isinstance(shown, Passed):
-            also = _SAFE + _kept_as(shown.filename)
-            await through(visit.app.answer, exchange, visit.authorization, shown.question, also)
-            return
         if isinstance(shown, Streamed):
             head = _SAFE + _UNSTORED.format(shown.media).encode() + _kept_as(shown.filename)
             if exchange.method == "HEAD":
@@ -200,7 +194,7 @@ class Console:
             await self._service.respond(exchange, routes.OK, head, shown.content)
             return
         head = b""
-        if prefix + BROWSER not in cookies:
+        if not cookies.get(prefix + BROWSER):
             head += self._cookie(BROWSER, visit.key.browser)
         if shown.session is not None:
             head += self._cookie(SESSION, shown.session, "" if shown.session else _GONE)

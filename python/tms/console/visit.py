@@ -61,18 +61,10 @@ class Redirect:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """An operation that answers the browser itself. `filename`: under which the browser keeps the
-    answer; empty: it does not."""
-
-    question: AskedOperation
-    filename: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Streamed:
     """An answer that goes on until it ends or the browser leaves, of this media type: events, if
-    nothing else is said. `filename`: as in `Passed`."""
+    nothing else is said. `filename`: under which the
+    browser keeps it; empty: it does not."""
 
     events: AsyncGenerator[bytes]
     media: str = routes.EVENTS
@@ -87,7 +79,7 @@ class Download:
     filename: str
 
 
-PageAnswer = WebPage | Redirect | Passed | Streamed | Download
+PageAnswer = WebPage | Redirect | Streamed | Download
 
 
 class Visit:

@@ -126,25 +126,6 @@ async def ask(
     return _result(question.operation, exchange.answer)
 
 
-async def through(
-    app: AnswerRequest,
-    exchange: Exchange,
-    authorization: bytes,
-    question: AskedOperation,
-    also: bytes,
-) -> None:
-    """Answer a request as if it were this question: the client gets the operation's own answer, and
-    with it the header lines `also`."""
-    asked = _exchange(exchange, authorization, question)
-    exchange.method = asked.method
-    exchange.path = asked.path
-    exchange.query = asked.query
-    exchange.headers = asked.headers
-    exchange.also = also
-    await app(exchange)
-    exchange.principal = ""  # the answer has been counted for its quota
-
-
 def _exchange(asker: Exchange, authorization: bytes, question: AskedOperation) -> AskedExchange:
     path, _, query = question.target.encode().partition(b"?")
     asked = asked_as(asker, path, query)
