@@ -19,6 +19,7 @@ ARGUMENTS = {
     "topic describe": "t",
     "topic erase": "t --key k --yes",
     "topic list": "",
+    "topic producers": "t",
     "topic truncate": "t --yes",
     "topic update": "t --retention 1d",
     "publish": "t",
@@ -36,6 +37,7 @@ ARGUMENTS = {
     "queue ack": "g t 0-0-1-1",
     "queue create": "g t",
     "queue dead": "g t",
+    "queue discard": "g t --yes",
     "queue delete": "g t --yes",
     "queue extend": "g t 0-0-1-1",
     "queue list": "t",
@@ -62,6 +64,7 @@ ARGUMENTS = {
     "token create": "ann",
     "token list": "",
     "token revoke": "000000000000",
+    "token sessions": "",
     "grant add": "ann publish topic:t",
     "grant list": "",
     "grant remove": "ann publish topic:t",
@@ -71,6 +74,7 @@ ARGUMENTS = {
     "log level": "",
     "access whoami": "",
     "access explain": "ann publish topic:t",
+    "console": "--print",
     "doctor": "",
 }
 
