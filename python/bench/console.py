@@ -77,7 +77,8 @@ def run(setup: Setup, report: Report) -> None:
         with Service.start(path) as target:
             _pages(setup, report, target)
             _beside(setup, report, target)
-            _crowd(report, target)
+    with setup.directory() as path, Service.start(path) as target:
+        _crowd(report, target)
     _at_rest(setup, report)
     _wheel(report)
 
@@ -143,6 +144,7 @@ def _crowd(report: Report, target: Service) -> None:
     """The service's CPU while many look at the overview, beside that while one consumer reads the
     topic again and again; a message is published each `PAUSE_S`, so that numbers change."""
     bus = target.bus
+    bus.create_topic("t0", durability="written")
     bus.create_topic(READ, durability="written")
     bus.publish_many(READ, values(1_024) * 20)
 

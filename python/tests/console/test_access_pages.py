@@ -141,6 +141,8 @@ def test_a_quota_is_set_changed_and_removed(guarded: People, admin: PageReader) 
     guarded.token("busy")
     admin.send(admin.get(at("busy")).form("/quota"), requests_s="0.5", bytes_in_s="1048576")
     assert guarded.access.list_quotas() == [Quota("busy", 0.5, 1_048_576.0)]
+    commands = [one.strip() for one in admin.get(at("busy")).commands]
+    assert "tms quota set busy --requests 0.5 --bytes-in 1048576" in commands
     form = admin.get(at("busy")).form("/quota")
     assert (form.fields["requests_s"], form.fields["bytes_in_s"]) == ("0.5", "1048576")
     assert admin.send(form, requests_s="much").status == 422

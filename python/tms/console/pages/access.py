@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from typing import NamedTuple
 
+from tms.console.commands import SameAs
 from tms.console.pages.lists import SHOWN, SHOWN_MAX, ListPage
 from tms.console.visit import Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
 from tms.errors import Invalid, NotFound
@@ -87,8 +88,22 @@ async def show_principal(visit: Visit, principal: str) -> PageAnswer:
         "same": visit.same_as(
             ["grant", "add", *granting.values()], visit.question("access.add_grant", granting)
         ),
+        "same_quota": _bounding(visit, quota or Quota(principal, requests_s=100.0)),
     }
     return WebPage("access_principal.html", values)
+
+
+def _bounding(visit: Visit, quota: Quota) -> SameAs:
+    """The command and the request that set a quota."""
+    rates = {name: getattr(quota, name) for name in _RATES}
+    options = [
+        word
+        for name, rate in rates.items()
+        if rate is not None
+        for word in (f"--{name.removesuffix('_s').replace('_', '-')}", f"{rate:.15g}")
+    ]
+    question = visit.question("access.set_quota", {"principal": quota.principal, **rates})
+    return visit.same_as(["quota", "set", quota.principal, *options], question)
 
 
 # -- tokens ----------------------------------------------------------------------------------------
